@@ -2775,8 +2775,11 @@ typedef struct nmc_client_config_t {
   uint32_t read_order;
   /** Zero. */
   uint32_t reserved_order;
-  /** Zero. */
-  uint64_t reserved[1];
+  /**
+   * Values of more bytes are put in parts of about as many, at most 4,096 of them, which are on different segments where there are enough and move
+   * side by side; 0 for never, and not less than 64 KiB. Whoever reads needs nothing for it. A value of which one part is lost is lost.
+   */
+  uint64_t stripe_bytes;
 } nmc_client_config_t;
 
 /** What an nmc_client_config_t starts from. */
@@ -2798,7 +2801,7 @@ typedef struct nmc_client_config_t {
     /* rdma_bytes */ 0, \
     /* read_order */ NMC_READ_NEAR, \
     /* reserved_order */ 0, \
-    /* reserved */ {0} \
+    /* stripe_bytes */ 0 \
   }
 
 /** Where a copy must be. */

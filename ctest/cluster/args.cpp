@@ -52,7 +52,7 @@ void configs() {
   GIVES(opens([](auto& c) { c.timeout_ms = INT64_MAX; }), NMC_ERR_INVALID_ARG);
   GIVES(opens([](auto& c) { c.cache_keys = -2; }), NMC_ERR_INVALID_ARG);
   GIVES(opens([](auto& c) { c.flags = 1u << 31; }), NMC_ERR_INVALID_ARG);
-  GIVES(opens([](auto& c) { c.reserved[0] = 1; }), NMC_ERR_INVALID_ARG);
+  OK(opens([](auto& c) { c.stripe_bytes = 1 << 20; }));
   GIVES(opens([](auto& c) { c.reserved_order = 1; }), NMC_ERR_INVALID_ARG);
   GIVES(opens([](auto& c) { c.read_order = 3; }), NMC_ERR_INVALID_ARG);
   OK(opens([](auto& c) { c.read_order = NMC_READ_SPREAD, c.flags = NMC_CLIENT_EXPIRE; }));

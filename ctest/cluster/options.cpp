@@ -1,4 +1,4 @@
-// What a client can choose: that values go after they were read, which of several copies is read, and where values go (nmc_client_set_placement).
+// What a client can choose: that values go after they were read, which of several copies is read, where values go (nmc_client_set_placement), and in how many parts.
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -255,13 +255,51 @@ void orders() {
   }
 }
 
+void stripes() {
+  promise("a_large_value_is_in_parts_on_all_nodes_and_one_value_to_everybody");
+  Nodes nodes({"a", "b", "c"});
+  const std::string master = nodes.master.address();
+  nmc::Client writer = nmc::Client::open(config_of(master).stripe_bytes(1 << 20));
+  nmc::Client reader = nmc::Client::open(config_of(master));
+  std::string large((6 << 20) + 5, ' '), to(large.size(), ' ');
+  make_value(1, 0, large.data(), large.size());
+  // How many of these nodes have something, by what they said last.
+  const auto filled = [&](std::string_view names) {
+    size_t count = 0;
+    for (const nmc::Segment& segment : reader.segments()) count += segment.used > 0 && names.find(segment.name) != names.npos;
+    return count;
+  };
+  const auto read = [&] { return reader.nothrow()->get_into("large", nmc::MutableBytes(to.data(), to.size())).status(); };
+  writer.put("large", nmc::Bytes(large));
+  CHECK(soon([&] { return filled("abc") == 3; }));
+  OK(read());
+  CHECK(to == large && reader.query("large").size() == 1 && reader.query("large")[0].bytes == large.size());
+  CHECK(reader.remove("large") == nmc::Removed::everywhere);
+  GIVES(read(), NMC_ERR_NOT_FOUND);
+  CHECK(soon([&] { return filled("abc") == 0; }));
+
+  promise("with_a_node_that_is_killed_all_of_a_value_goes_unless_there_are_copies");
+  writer.put("large", nmc::Bytes(large));
+  std::string twice(large.size(), ' ');
+  writer.put("twice", nmc::Bytes(large), nmc::Replicate().copies(2));
+  OK(read());
+  nodes.processes[1].kill9();
+  CHECK(soon([&] { return read() == NMC_ERR_NOT_FOUND; }, kPatience));
+  CHECK(reader.get_into("twice", nmc::MutableBytes(twice.data(), twice.size())) == twice.size() && twice == large);
+  reader.remove("twice");
+  CHECK(soon([&] { return filled("ac") == 0; }));
+  writer.put("large", nmc::Bytes(large));
+  OK(read());
+  CHECK(to == large);
+}
+
 }  // namespace
 
 int main() {
   skip_without_join();
   { Master check; }  // skips the test if there is no such program
   // Each in a process of its own: nodes are forked off before it makes a handle.
-  for (void (*one)() : {expiry, placement, orders}) {
+  for (void (*one)() : {expiry, placement, orders, stripes}) {
     Process process([one](Link&) { one(); });
     CHECK(process.ends_well());
   }

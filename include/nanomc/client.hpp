@@ -65,6 +65,8 @@ class ClientConfig {
   ClientConfig& expire_after_get(std::chrono::milliseconds value = std::chrono::seconds(1)) {
     return c_.expire_ms = value.count(), flag(NMC_CLIENT_EXPIRE, true);
   }
+  /// Values of more bytes are put in parts of about as many, on different segments, which move side by side; by default none are.
+  ClientConfig& stripe_bytes(uint64_t value) { return c_.stripe_bytes = value, *this; }
   ClientConfig& read_order(ReadOrder value) { return c_.read_order = static_cast<uint32_t>(value), *this; }
   /// A thread of the library drives what is submitted; else completions() does.
   ClientConfig& thread(bool wanted = true) { return flag(NMC_CLIENT_THREAD, wanted); }

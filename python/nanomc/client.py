@@ -120,12 +120,13 @@ class Client:
     def __init__(self, master_server: str, *, local_hostname: str = "", metadata_server: str = "", protocol: str = "",
                  device_names: str = "", token: Union[str, bytes] = b"", namespace: Key = b"", timeout_ms: int = -1,
                  cache_keys: int = -1, keep_copies: bool = False, thread: bool = False,
-                 expire_ms: Optional[int] = None, read_order: int = _abi.READ_NEAR, rdma_bytes: int = 0) -> None:
+                 expire_ms: Optional[int] = None, read_order: int = _abi.READ_NEAR, rdma_bytes: int = 0,
+                 stripe_bytes: int = 0) -> None:
         """With `expire_ms`, a value that this client has read goes so long after that (-1 is 1 s). `read_order` is READ_NEAR, READ_MEMORY
-        or READ_SPREAD."""
+        or READ_SPREAD. Values of more than `stripe_bytes` are put in parts, on different segments."""
         expire = expire_ms is not None
         config = struct("nmc_client_config_t", timeout_ms=timeout_ms, cache_keys=cache_keys, read_order=read_order,
-                        rdma_bytes=rdma_bytes, expire_ms=-1 if expire_ms is None else expire_ms,
+                        rdma_bytes=rdma_bytes, stripe_bytes=stripe_bytes, expire_ms=-1 if expire_ms is None else expire_ms,
                         flags=keep_copies * _abi.CLIENT_KEEP_COPIES | thread * _abi.CLIENT_THREAD | expire * _abi.CLIENT_EXPIRE)
         texts = {"master_server": master_server, "local_hostname": local_hostname, "metadata_server": metadata_server,
                  "protocol": protocol, "device_names": device_names, "token": token, "namespace_name": namespace}

@@ -15,7 +15,7 @@ use super::run::client::{Service, Task, is_refusal};
 use super::run::node as agent;
 use super::submit::{Calls, Completion, Sum, TOGETHER, TOGETHER_BYTES};
 use super::told::Told;
-use super::types::{Media, Millis, ObjectKey, PutId};
+use super::types::{Media, Millis, ObjectKey, PutId, is_reserved};
 use super::wire::{
     Drain, ListKeys, ListSegments, Listed, MAX_COPIES, Message, Metadata, Prefix, Replicate, Segment, Space,
 };
@@ -79,6 +79,8 @@ pub struct Config {
     pub read_order: client::ReadOrder,
     /// How long after it was first read a value goes, in ms; 0 if it stays.
     pub expire_ms: u32,
+    /// Values of more bytes are put in parts of about as many, on different segments; 0 for never.
+    pub stripe: u64,
     /// A thread drives what is submitted; else whoever asks what became of it.
     pub thread: bool,
     /// NIXL moves the bytes of large values, where both sides have it.
@@ -103,6 +105,7 @@ impl Default for Config {
             keep: false,
             read_order: client::ReadOrder::Near,
             expire_ms: 0,
+            stripe: 0,
             thread: false,
             rdma: false,
             rdma_from: RDMA_FROM,
@@ -225,6 +228,9 @@ impl Cluster {
         }
         // Checked now, so that no call fails for it.
         ObjectKey::new(&config.space, b"k")?;
+        if is_reserved(&config.space) {
+            crate::bail!(NMC_ERR_INVALID_ARG, "names of namespaces that begin with the byte 0xff are the library's");
+        }
         let core = client::Config {
             masters: masters.iter().map(ToString::to_string).collect(),
             host: format!("{}:", host.ip()),
@@ -452,6 +458,7 @@ impl Cluster {
             retain: options.retain,
             metadata: Metadata(memory::copy(&options.metadata)?),
             crc: None,
+            stripe: self.config.stripe,
         };
         Ok(self.task(Call::Put(put), item.spans()?))
     }

@@ -57,6 +57,8 @@ const CLUSTERED: u64 = 1 << 63;
 const TERM_SHIFT: u32 = 48;
 /// How many bits of the term there are.
 const TERM_BITS: u64 = (1 << 15) - 1;
+/// Bit of a put id of a master: what is put is the stub of a striped value.
+const STRIPED: u64 = 1 << 47;
 
 /// Names one put: every replica that came of it, on whatever node, has its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,7 +68,19 @@ impl PutId {
     /// The id of a put that the leader of a term lets begin.
     #[must_use]
     pub fn clustered(term: Term, random: u64) -> Self {
-        Self(CLUSTERED | (term & TERM_BITS) << TERM_SHIFT | random & ((1 << TERM_SHIFT) - 1))
+        Self(CLUSTERED | (term & TERM_BITS) << TERM_SHIFT | random & (STRIPED - 1))
+    }
+
+    /// The same of a value that is put in parts.
+    #[must_use]
+    pub fn striped(term: Term, random: u64) -> Self {
+        Self(Self::clustered(term, random).0 | STRIPED)
+    }
+
+    /// Whether what it has put is the stub of a value whose bytes are in parts.
+    #[must_use]
+    pub fn is_striped(self) -> bool {
+        self.is_clustered() && self.0 & STRIPED != 0
     }
 
     /// The id of a put of a node on itself.
@@ -86,6 +100,69 @@ impl PutId {
     #[must_use]
     pub fn is_of(self, term: Term) -> bool {
         self.is_clustered() && (self.0 >> TERM_SHIFT) & TERM_BITS == term & TERM_BITS
+    }
+}
+
+/// First byte of namespaces that no program can open.
+const RESERVED: u8 = 0xff;
+/// Namespace of the parts of striped values, everywhere.
+pub const PARTS: &[u8] = b"\xffp";
+/// What a node has in front of a namespace's name for the stubs of its striped values: programs of that node that look for the key must not take
+/// the stub for the value.
+const STUBS: &[u8] = b"\xffw";
+/// Most parts of a value.
+pub const MAX_PARTS: u64 = 4096;
+
+/// Whether a namespace of this name is the cluster's own.
+#[must_use]
+pub fn is_reserved(space: &[u8]) -> bool {
+    space.first() == Some(&RESERVED)
+}
+
+/// How a value is cut into parts: as many as were asked for, all but the last of one length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// Bytes of the value.
+    pub total: u64,
+    /// How many parts.
+    pub count: u64,
+    /// Bytes of each but the last.
+    part: u64,
+}
+
+impl Cut {
+    /// Whole pages go into a part, where that leaves something for the last one.
+    const PAGE: u64 = 4096;
+
+    /// A value of so many bytes in parts of so many, or of more if they would be too many; none if it fits one.
+    #[must_use]
+    pub fn by_size(total: u64, part: u64) -> Option<Self> {
+        if part == 0 || total <= part {
+            return None;
+        }
+        let part = part.max(total.div_ceil(MAX_PARTS));
+        // With parts of whole pages there may be one less.
+        let paged = part.checked_next_multiple_of(Self::PAGE).filter(|_| part >= Self::PAGE).unwrap_or(part);
+        Self::of(total, total.div_ceil(paged))
+    }
+
+    /// The same by their number: what whoever reads it knows. None if no value is cut like this.
+    #[must_use]
+    pub fn of(total: u64, count: u64) -> Option<Self> {
+        if !(2..=MAX_PARTS).contains(&count) || count > total {
+            return None;
+        }
+        let even = total.div_ceil(count);
+        let leaves_some = |part: &u64| part.checked_mul(count - 1).is_some_and(|others| others < total);
+        let part = even.checked_next_multiple_of(Self::PAGE).filter(leaves_some).or(Some(even).filter(leaves_some))?;
+        Some(Self { total, count, part })
+    }
+
+    /// Where a part begins, and its bytes.
+    #[must_use]
+    pub fn part(&self, number: u64) -> (u64, u64) {
+        let first = (number * self.part).min(self.total);
+        (first, self.part.min(self.total - first))
     }
 }
 
@@ -206,6 +283,69 @@ impl ObjectKey {
     pub fn copy(&self) -> Result<Self> {
         memory::copy(&self.0).map(Self)
     }
+
+    /// A part of the value of a striped put.
+    pub fn part(whole: PutId, number: u64) -> Result<Self> {
+        Self::new(PARTS, &part_key(whole, number))
+    }
+
+    /// Which part it is, and of which put.
+    #[must_use]
+    pub fn as_part(&self) -> Option<(PutId, u64)> {
+        let (space, key) = self.split();
+        part_of(space, key)
+    }
+
+    /// Where a node has it that came from this put.
+    #[must_use]
+    pub fn inner(&self, put: PutId) -> Self {
+        if put.is_striped() { self.stub() } else { self.clone() }
+    }
+
+    /// Where a node has the stub of a striped value. One whose name would be too long is not there, whatever it is called.
+    #[must_use]
+    pub fn stub(&self) -> Self {
+        let name = [STUBS, self.space()].concat();
+        Self::new(&name, self.key()).unwrap_or_else(|_| self.clone())
+    }
+
+    /// What others call something that a node has; none if a put of this kind is not to be there.
+    pub fn outer(&self, put: PutId) -> Result<Option<Self>> {
+        match (self.space().strip_prefix(STUBS), put.is_striped()) {
+            (Some(space), true) => Self::new(space, self.key()).map(Some),
+            (None, false) => self.copy().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether its value may be put in parts: the name of its namespace must leave room.
+    #[must_use]
+    pub fn may_be_striped(&self) -> bool {
+        !is_reserved(self.space()) && self.space().len() + STUBS.len() <= MAX_NAMESPACE_NAME
+    }
+}
+
+/// Where a node has the stubs of a namespace's striped values.
+#[must_use]
+pub fn stubs_of(space: &[u8]) -> Vec<u8> {
+    [STUBS, space].concat()
+}
+
+/// The key of a part, in the namespace of parts.
+#[must_use]
+pub fn part_key(whole: PutId, number: u64) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..8].copy_from_slice(&whole.0.to_be_bytes());
+    key[8..].copy_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_be_bytes());
+    key
+}
+
+/// Which part has this key in this namespace, and of which put.
+#[must_use]
+pub fn part_of(space: &[u8], key: &[u8]) -> Option<(PutId, u64)> {
+    let (put, number) = key.split_first_chunk::<8>().filter(|_| space == PARTS)?;
+    let number = u32::from_be_bytes(*number.first_chunk::<4>().filter(|_| number.len() == 4)?);
+    Some((PutId(u64::from_be_bytes(*put)), number.into()))
 }
 
 impl std::fmt::Debug for ObjectKey {
@@ -265,5 +405,51 @@ mod tests {
         let put = PutId::clustered(7, u64::MAX);
         assert!(put.is_clustered() && put.is_of(7) && !put.is_of(8));
         assert!(!PutId::local(u64::MAX).is_clustered() && !PutId::local(u64::MAX).is_of(0x7fff));
+        let striped = PutId::striped(7, 5);
+        assert!(striped.is_striped() && striped.is_of(7) && !put.is_striped() && !PutId::local(u64::MAX).is_striped());
+        assert_ne!(striped, PutId::clustered(7, 5));
+    }
+
+    #[test]
+    fn parts_are_named_by_their_put_and_stubs_are_apart_from_values() {
+        let (whole, value) = (PutId::striped(3, 9), PutId::clustered(3, 9));
+        let part = ObjectKey::part(whole, 7).unwrap();
+        assert_eq!((part.as_part(), is_reserved(part.space())), (Some((whole, 7)), true));
+        let key = ObjectKey::new(b"kv", b"abc").unwrap();
+        assert_eq!((key.as_part(), is_reserved(b"kv"), is_reserved(b"")), (None, false, false));
+        let stub = key.inner(whole);
+        assert_eq!((stub.space(), stub.key()), (&b"\xffwkv"[..], &b"abc"[..]));
+        assert_eq!(stubs_of(b"kv"), stub.space());
+        assert_eq!((stub.outer(whole).unwrap(), stub.outer(value).unwrap()), (Some(key.copy().unwrap()), None));
+        assert_eq!((key.outer(value).unwrap(), key.outer(whole).unwrap()), (Some(key.copy().unwrap()), None));
+        assert_eq!(key.inner(value), key);
+        let long = ObjectKey::new(&[b'a'; MAX_NAMESPACE_NAME - 1], b"k").unwrap();
+        assert!(key.may_be_striped() && !long.may_be_striped() && !part.may_be_striped());
+        assert_eq!(long.inner(whole), long);
+    }
+
+    #[test]
+    fn parts_add_up_and_their_number_says_how_a_value_is_cut() {
+        let mut chance = Chance::new(5);
+        for round in 0..20_000u64 {
+            let total = 1 + chance.word() % [10, 5000, 1 << 20, 1 << 40][chance.below(4)];
+            let size = 1 + chance.word() % [4, 4096, 1 << 20, 1 << 36][chance.below(4)];
+            let Some(cut) = Cut::by_size(total, size) else {
+                assert!(total <= size.next_multiple_of(Cut::PAGE), "{round}: {total} in parts of {size}");
+                continue;
+            };
+            assert_eq!(Cut::of(total, cut.count), Some(cut));
+            let mut end = 0;
+            for number in 0..cut.count {
+                let (first, bytes) = cut.part(number);
+                assert!(first == end && bytes > 0, "{round}: part {number} of {cut:?}");
+                end += bytes;
+            }
+            assert_eq!(end, total);
+        }
+        let cut = Cut::by_size(10 << 20, 4 << 20).unwrap();
+        assert_eq!((cut.count, cut.part(0), cut.part(2)), (3, (0, 3_497_984), (6_995_968, 3_489_792)));
+        assert_eq!((Cut::by_size(8, 8), Cut::by_size(8, 0), Cut::of(8, 9), Cut::of(9, 6)), (None, None, None, None));
+        assert_eq!((Cut::of(u64::MAX, 4097), Cut::of(8, 1)), (None, None));
     }
 }

@@ -62,6 +62,8 @@ pub const NMC_SEGMENT_GONE: u32 = 2;
 const MAX_TEXT: usize = 4096;
 /// Longest time that a call may take, in ms.
 const MAX_PATIENCE_MS: i64 = 24 * 3600 * 1000;
+/// Parts of a value have at least so many bytes, but for the last: with less the messages would cost more than the bytes.
+const MIN_STRIPE: u64 = 64 << 10;
 /// Locations that a put may name.
 const MAX_LOCATIONS: usize = 64;
 
@@ -108,8 +110,9 @@ pub struct nmc_client_config_t {
     pub read_order: u32,
     /// Zero.
     pub reserved_order: u32,
-    /// Zero.
-    pub reserved: [u64; 1],
+    /// Values of more bytes are put in parts of about as many, at most 4,096 of them, which are on different segments where there are enough and move
+    /// side by side; 0 for never, and not less than 64 KiB. Whoever reads needs nothing for it. A value of which one part is lost is lost.
+    pub stripe_bytes: u64,
 }
 
 // SAFETY: repr(C), integers and pointers only, no padding.
@@ -133,7 +136,7 @@ unsafe impl Versioned for nmc_client_config_t {
             rdma_bytes: 0,
             read_order: NMC_READ_NEAR,
             reserved_order: 0,
-            reserved: [0],
+            stripe_bytes: 0,
         }
     }
 }
@@ -301,10 +304,7 @@ fn check_metadata(text: &str) -> Result<()> {
 pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Config> {
     // SAFETY: forwarded from the caller.
     let c = unsafe { super::config::read(ptr) }?;
-    if c.flags & !(NMC_CLIENT_KEEP_COPIES | NMC_CLIENT_THREAD | NMC_CLIENT_EXPIRE) != 0
-        || c.reserved_order != 0
-        || c.reserved.iter().any(|r| *r != 0)
-    {
+    if c.flags & !(NMC_CLIENT_KEEP_COPIES | NMC_CLIENT_THREAD | NMC_CLIENT_EXPIRE) != 0 || c.reserved_order != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "flags {:#x} or a reserved field has bits that mean nothing", c.flags);
     }
     // SAFETY: the C contract of all of these.
@@ -367,6 +367,7 @@ pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Con
         keep: c.flags & NMC_CLIENT_KEEP_COPIES != 0,
         read_order,
         expire_ms,
+        stripe: if c.stripe_bytes == 0 { 0 } else { c.stripe_bytes.max(MIN_STRIPE) },
         thread: c.flags & NMC_CLIENT_THREAD != 0,
         rdma,
         rdma_from: if c.rdma_bytes == 0 { RDMA_FROM } else { c.rdma_bytes },

@@ -128,6 +128,9 @@ pub unsafe extern "C" fn nmc_store_namespace(
         slot.write(std::ptr::null_mut());
         // SAFETY: the C contract of `name`.
         let name = unsafe { super::world_types::bytes_of(name, "name", 4096) }?;
+        if crate::cluster::types::is_reserved(name) {
+            crate::bail!(NMC_ERR_INVALID_ARG, "names of namespaces that begin with the byte 0xff are the library's");
+        }
         let quota = (quota_bytes != u64::MAX).then_some(quota_bytes);
         slot.write(handle::create(with(store, |store| store.namespace(name, quota))?)?);
         Ok(())

@@ -128,7 +128,8 @@ pub fn puts(sim: &mut Sim, size: Size, row: &mut Row) {
         (0..size.calls).map(|n| ObjectKey::new(b"kv", format!("new-{n:032}").as_bytes()).unwrap()).collect();
     for keys in keys.chunks(size.together) {
         let start = |key: &ObjectKey| {
-            PutStart { key: key.clone(), length: LENGTH, slices: vec![LENGTH], config: config.clone() }.into()
+            PutStart { key: key.clone(), length: LENGTH, slices: vec![LENGTH], config: config.clone(), striped: false }
+                .into()
         };
         let begun = sim.cost.cpu_ns;
         let answers = sim.ask(0, keys.iter().map(start).collect());

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Certificates, Node, PATIENCE, Running, eventually, output, remove_from_who_is_away};
-use nanomc::cluster::types::{PutId, counted, incarnation_of};
+use nanomc::cluster::types::{ObjectKey, PutId, counted, incarnation_of};
 use nanomc_master::proto::v1::{self, ping_response::MemberState, replica_info::ReplicaStatus};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -194,6 +194,43 @@ async fn an_object_lives_its_whole_life_over_grpc() {
     assert_eq!((removed.status_code, removed.removed), (OK, 1));
     assert_eq!(client.get_replica_list(get).await.unwrap().into_inner().status_code, NOT_FOUND);
     assert_eq!(client.query_key(query).await.unwrap().into_inner().status_code, NOT_FOUND);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_striped_value_has_a_handle_for_each_part_and_its_own_length() {
+    let own = start(&[]);
+    let mut client = own.master.client().await;
+    let mut nodes = [Node::join(&own.master.address, "n1", None), Node::join(&own.master.address, "n2", None)];
+    // It was put before this master came.
+    let whole = PutId::striped(9, 5);
+    let part = |number| ObjectKey::part(whole, number).unwrap();
+    nodes[0].publish_as(4, part(0), PutId::clustered(9, 6).0, 60);
+    nodes[1].publish_as(4, part(1), PutId::clustered(9, 7).0, 40);
+    nodes[0].publish(5, "k", whole.0, 2);
+    let query = v1::QueryKeyRequest { key: b"k".to_vec(), ..Default::default() };
+    let get = v1::GetReplicaListRequest { key: b"k".to_vec(), ..Default::default() };
+    eventually("it is listed", || {
+        let (mut client, get) = (client.clone(), get.clone());
+        async move { client.get_replica_list(get).await.unwrap().into_inner().status_code == OK }
+    })
+    .await;
+    let found = client.get_replica_list(get).await.unwrap().into_inner().replica_list;
+    let seen = client.query_key(query).await.unwrap().into_inner().replica_list;
+    for replica in [&found[0], &seen[0]] {
+        let handles: Vec<_> = replica.handles.iter().map(|h| (h.segment_name.as_str(), h.size)).collect();
+        assert_eq!((replica.length, handles), (100, vec![("n1/ram", 60), ("n2/ram", 40)]));
+        assert_eq!((replica.status(), replica.put_id), (ReplicaStatus::Complete, whole.0));
+    }
+    let keys = client.list_keys(v1::ListKeysRequest::default()).await.unwrap().into_inner().keys;
+    assert_eq!(keys.iter().map(|key| key.key.as_slice()).collect::<Vec<_>>(), [b"k"], "parts are no keys");
+    // Its parts go after it.
+    let remove = v1::RemoveRequest { key: b"k".to_vec(), ..Default::default() };
+    let mut other = client.clone();
+    let removing = tokio::spawn(async move { other.remove(remove).await.unwrap().into_inner() });
+    nodes[0].drop_next();
+    assert_eq!(removing.await.unwrap().status_code, OK);
+    nodes[0].drop_next();
+    nodes[1].drop_next();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,12 +1,16 @@
 //! A get: replicas from the cache or from the master, one after the other and each from its first byte. An owner that does not
 //! have it is told to the master; one that does not answer is only tried later. NOT_FOUND is said by the master alone.
+//!
+//! A value in parts has a stub, which is asked for first: if it is there the value was not removed before. Then its parts are read, each like a
+//! value, straight to where they belong. They have the name of the put that the stub is of, so that no two puts mix.
 
-use super::{Action, CANCEL_MS, Cx, GetCall, Outcome, Pause, ReadOrder, Reply, moving_ms};
+use super::stripes::Parts;
+use super::{Action, CANCEL_MS, Call, Cx, GetCall, Outcome, Pause, ReadOrder, Reply, moving_ms};
 use crate::base::status::{
     NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE,
     NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
-use crate::cluster::types::{Media, Millis, Name};
+use crate::cluster::types::{Cut, Media, Millis, Name};
 use crate::cluster::wire::{CancelFetch, Fetch, Fetched, Find, Message, Replica};
 
 /// Missed replicas that are told to the master.
@@ -21,6 +25,12 @@ enum Step {
     Fetching(Replica),
     /// Its bytes come.
     Taking(Replica, Fetched),
+    /// It was a stub, and the master was asked for its parts with so many questions.
+    Asking(Replica, Fetched, u64),
+    /// They are read.
+    Gathering(Replica, Fetched),
+    /// All are there, and the owner of the stub hears that it was read.
+    Telling(Replica, Fetched),
     /// The owner was to write it and did not in time: it was asked to stop.
     Cancelling(Replica, Millis),
     /// Nobody knows whether it has stopped: the own mover is being renewed.
@@ -47,6 +57,8 @@ pub(super) struct Getting {
     mover: u64,
     /// Nobody wants it any more.
     ended: bool,
+    /// How far its parts are.
+    parts: Option<Parts>,
 }
 
 fn too_small(replica: &Replica) -> Outcome {
@@ -68,6 +80,7 @@ impl Getting {
             pushed: false,
             mover: 0,
             ended: false,
+            parts: None,
         }
     }
 
@@ -130,13 +143,16 @@ impl Getting {
         if !fits && !self.found.is_empty() {
             return Some(too_small(&replica));
         }
-        // What is remembered may be the size of a value that is gone: its owner is asked whether it is there, and for no byte of it.
-        let length = if fits { replica.length } else { 0 };
+        // What is remembered may be the size of a value that is gone: its owner is asked whether it is there, and for no byte of it. So is
+        // that of a stub.
+        let stub = replica.put.is_striped();
+        let length = if fits && !stub { replica.length } else { 0 };
         self.pushed = !self.get.into.is_empty() && cx.is_pushed(replica.name.node, length);
         let into = if self.pushed { self.get.into.clone() } else { Vec::new() };
         let (name, put, key, mover) = (replica.name, replica.put, self.get.key.clone(), cx.shared.mover);
-        let expire_ms = if fits { self.get.expire_ms } else { 0 };
-        let fetch = Fetch { name, key, put, offset: 0, length, into, mover, expire_ms };
+        // A value in parts was read when all of them were.
+        let expire_ms = if fits && !stub { self.get.expire_ms } else { 0 };
+        let fetch = Fetch { name, key, put, offset: 0, length, into, mover, expire_ms, stub };
         self.mover = mover;
         let until = self.deadline.min(cx.now + cx.shared.config.owner_ms + moving_ms(length));
         self.request = cx.ask_node(0, until, (replica.name.node, &replica.endpoint), fetch);
@@ -145,7 +161,7 @@ impl Getting {
     }
 
     pub(super) fn reply(&mut self, number: u64, reply: Reply, cx: &mut Cx<'_>) -> Option<Outcome> {
-        if matches!(self.step, Step::Fetching(_) | Step::Taking(..)) && number != self.request {
+        if matches!(self.step, Step::Fetching(_) | Step::Taking(..) | Step::Telling(..)) && number != self.request {
             // Of a replica that was given up.
             return None;
         }
@@ -168,6 +184,7 @@ impl Getting {
                 self.fetched(number, replica, fetched, cx)
             }
             (Step::Taking(replica, fetched), Reply::Bytes(true)) => Some(self.got(&replica, fetched, cx)),
+            (Step::Telling(replica, fetched), _) => Some(self.got(&replica, fetched, cx)),
             (Step::Fetching(replica) | Step::Taking(replica, _), Reply::Late) if self.pushed => {
                 // Bytes may still come: the buffer is nobody's until they cannot.
                 cx.failed(replica.name.node);
@@ -201,7 +218,14 @@ impl Getting {
     }
 
     fn fetched(&mut self, number: u64, replica: Replica, fetched: Fetched, cx: &mut Cx<'_>) -> Option<Outcome> {
-        let same = fetched.put == replica.put && fetched.length == replica.length;
+        let stub = replica.put.is_striped();
+        let cut = if stub { Cut::of(replica.length, fetched.length) } else { None };
+        let same = fetched.put == replica.put && if stub { cut.is_some() } else { fetched.length == replica.length };
+        if let Some(cut) = cut.filter(|_| same && fetched.status == NMC_OK && fetched.follows == 0)
+            && replica.length <= self.get.room
+        {
+            return self.gather(cut, replica, fetched, cx);
+        }
         match fetched.status {
             NMC_OK if same && replica.length > self.get.room && fetched.follows == 0 => Some(too_small(&replica)),
             NMC_OK if !same || !self.is_whole(&fetched) => {
@@ -212,8 +236,8 @@ impl Getting {
                 self.after_failure(true, cx)
             }
             NMC_OK if fetched.follows > 0 => {
-                let (request, call, length) = (number, cx.call, fetched.follows);
-                cx.to.push(Action::Take { request, call, length });
+                let (request, into, length) = (number, cx.memory, fetched.follows);
+                cx.to.push(Action::Take { request, into, length });
                 self.step = Step::Taking(replica, fetched);
                 None
             }
@@ -246,6 +270,96 @@ impl Getting {
         }
     }
 
+    /// Its stub is there: its parts are asked for, then read.
+    fn gather(&mut self, cut: Cut, replica: Replica, fetched: Fetched, cx: &mut Cx<'_>) -> Option<Outcome> {
+        let parts = self.parts.insert(Parts::new(cut, replica.put, self.deadline));
+        // If it is not asked for all at once it is asked for each.
+        let asked = parts.ask(cx).unwrap_or(0);
+        if asked > 0 {
+            self.step = Step::Asking(replica, fetched, asked);
+            return None;
+        }
+        self.step = Step::Gathering(replica, fetched);
+        self.get_parts(cx)
+    }
+
+    /// Reads as many parts as may be under way.
+    fn get_parts(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        let read = self
+            .parts
+            .as_mut()?
+            .go_on(cx, |key, room| Ok(Call::Get(GetCall { key, room, keep: false, expire_ms: 0, into: Vec::new() })));
+        match read {
+            Ok(()) => None,
+            Err(error) => self.scattered(error.status, cx),
+        }
+    }
+
+    /// A part was read or is not to be, or the master was asked where some are.
+    pub(super) fn part_ended(&mut self, number: u64, outcome: &Outcome, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match std::mem::replace(&mut self.step, Step::Waiting) {
+            Step::Asking(replica, fetched, left) if left > 1 => {
+                self.step = Step::Asking(replica, fetched, left - 1);
+                None
+            }
+            Step::Asking(replica, fetched, _) => {
+                self.step = Step::Gathering(replica, fetched);
+                self.get_parts(cx)
+            }
+            Step::Gathering(replica, fetched) => {
+                let parts = self.parts.as_mut()?;
+                parts.ended();
+                match outcome.status {
+                    NMC_OK if outcome.count != parts.cut.part(number).1 => self.scattered(NMC_ERR_UNAVAILABLE, cx),
+                    NMC_OK if parts.are_over() => self.gathered(replica, fetched, cx),
+                    NMC_OK => {
+                        self.step = Step::Gathering(replica, fetched);
+                        self.get_parts(cx)
+                    }
+                    NMC_ERR_TOO_SMALL => self.scattered(NMC_ERR_UNAVAILABLE, cx),
+                    status => self.scattered(status, cx),
+                }
+            }
+            step => {
+                self.step = step;
+                None
+            }
+        }
+    }
+
+    /// A part is not there, or cannot be read: the master is asked for the whole again, which is gone, or another one by now.
+    fn scattered(&mut self, status: nmc_status_t, cx: &mut Cx<'_>) -> Option<Outcome> {
+        cx.parts.end = true;
+        cx.parts.begin.clear();
+        self.parts = None;
+        (self.list, self.found) = (Vec::new(), Vec::new());
+        self.wait(status, cx)
+    }
+
+    /// All parts are there.
+    fn gathered(&mut self, replica: Replica, fetched: Fetched, cx: &mut Cx<'_>) -> Option<Outcome> {
+        let fetched = Fetched { length: replica.length, ..fetched };
+        self.parts = None;
+        if self.get.expire_ms == 0 {
+            return Some(self.got(&replica, fetched, cx));
+        }
+        let fetch = Fetch {
+            name: replica.name,
+            key: self.get.key.clone(),
+            put: replica.put,
+            offset: 0,
+            length: 0,
+            into: Vec::new(),
+            mover: 0,
+            expire_ms: self.get.expire_ms,
+            stub: true,
+        };
+        let until = self.deadline.min(cx.now + cx.shared.config.owner_ms);
+        self.request = cx.ask_node(0, until, (replica.name.node, &replica.endpoint), fetch);
+        self.step = Step::Telling(replica, fetched);
+        None
+    }
+
     /// Whether all bytes follow, if they do.
     fn is_whole(&self, fetched: &Fetched) -> bool {
         fetched.follows == if self.pushed { 0 } else { fetched.length }
@@ -263,7 +377,7 @@ impl Getting {
             cx.shared.cache.enter(&self.get.key, &self.found);
         }
         cx.shared.failed.remove(&replica.name.node);
-        if self.get.keep {
+        if self.get.keep && !replica.put.is_striped() {
             cx.to.push(Action::Keep(cx.call, self.get.key.clone(), replica.clone()));
         }
         Outcome { status: NMC_OK, put: fetched.put, count: fetched.length, metadata: fetched.metadata, reply: None }
@@ -340,6 +454,7 @@ impl Getting {
             Step::Cancelling(_, until) if cx.now >= until => self.renew(cx),
             Step::Cancelling(..) | Step::Renewing(_) => None,
             Step::Waiting if self.pause.over(cx.now) => self.next(cx),
+            Step::Telling(..) if cx.now >= self.deadline => self.reply(self.request, Reply::Late, cx),
             _ if cx.now >= self.deadline => {
                 cx.to.push(Action::Close(self.request));
                 Some(self.over())

@@ -7,11 +7,12 @@ mod cache;
 mod get;
 mod put;
 mod requests;
+mod stripes;
 #[cfg(test)]
 mod tests;
 
 use super::leaders::Leaders;
-use super::types::{Chance, Millis, NodeId, ObjectKey, PutId};
+use super::types::{Chance, Cut, Millis, NodeId, ObjectKey, PutId};
 use super::wire::{Extent, Frame, MAX_COPIES, Message, Metadata, Remove, RemoveAll, Replica, Replicate, Space};
 use crate::base::error::Result;
 use crate::base::memory;
@@ -22,6 +23,7 @@ use get::Getting;
 use put::Putting;
 use requests::{Request, Requests};
 use std::collections::BTreeMap;
+use stripes::{Begun, Wanted, numbers, whole_of};
 
 /// How long a mover may take to end what was cancelled before it is renewed.
 const CANCEL_MS: Millis = 1_000;
@@ -86,6 +88,15 @@ pub struct PutCall {
     pub metadata: Metadata,
     /// CRC32C of the value, if owners are to compare it before they publish it. Not where somebody else moves the bytes.
     pub crc: Option<u32>,
+    /// If it has more bytes than this it is put in parts of about as many; 0 for never. Not with a checksum.
+    pub stripe: u64,
+}
+
+impl PutCall {
+    /// How it is cut, if it is put in parts.
+    fn cut(&self) -> Option<Cut> {
+        Cut::by_size(self.length, self.stripe).filter(|_| self.crc.is_none() && self.key.may_be_striped())
+    }
 }
 
 /// What is read.
@@ -160,19 +171,28 @@ pub enum Event {
     Renewed(u64),
 }
 
+/// The memory of a call, from a byte on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// The call.
+    pub call: u64,
+    /// The byte.
+    pub offset: u64,
+}
+
 /// What a client wants done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send this to a master.
     Master(usize, Frame),
-    /// Send this to the node that listens there. If a value follows it is that of the call.
-    Node(NodeId, String, Frame, u64),
-    /// Take the bytes that follow the answer to a request, for a call; then say `Took`.
+    /// Send this to the node that listens there. If a value follows it is in that memory.
+    Node(NodeId, String, Frame, Memory),
+    /// Take the bytes that follow the answer to a request, into that memory; then say `Took`.
     Take {
         /// The request.
         request: u64,
-        /// The call.
-        call: u64,
+        /// Where to.
+        into: Memory,
         /// How many.
         length: u64,
     },
@@ -242,6 +262,64 @@ impl Op {
             _ => 0,
         }
     }
+
+    fn begin(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match self {
+            Self::Put(op) => op.begin(cx),
+            Self::Get(op) => op.begin(cx),
+            Self::Ask(op) => op.begin(cx),
+        }
+    }
+
+    fn reply(&mut self, number: u64, part: usize, reply: Reply, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match self {
+            Self::Put(op) => op.reply(number, part, reply, cx),
+            Self::Get(op) => op.reply(number, reply, cx),
+            Self::Ask(op) => op.reply(reply, cx),
+        }
+    }
+
+    /// A part of it has ended.
+    fn part_ended(&mut self, part: u64, outcome: &Outcome, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match self {
+            Self::Put(op) => op.part_ended(outcome, cx),
+            Self::Get(op) => op.part_ended(part, outcome, cx),
+            Self::Ask(_) => None,
+        }
+    }
+
+    /// Nobody wants anything of it any more.
+    fn end(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match self {
+            Self::Put(op) => op.give_up(NMC_ERR_CANCELLED, cx),
+            Self::Get(op) => op.end(cx),
+            Self::Ask(_) => Some(Outcome::of(NMC_ERR_CANCELLED)),
+        }
+    }
+
+    fn renewed(&mut self, number: u64, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match self {
+            Self::Put(op) => op.renewed(number, cx),
+            Self::Get(op) => op.renewed(number, cx),
+            Self::Ask(_) => None,
+        }
+    }
+
+    fn tick(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match self {
+            Self::Put(op) => op.tick(cx),
+            Self::Get(op) => op.tick(cx),
+            Self::Ask(op) => op.tick(cx),
+        }
+    }
+
+    fn wake(&self) -> Millis {
+        match self {
+            Self::Put(op) => op.wake(),
+            Self::Get(op) => op.wake(),
+            Self::Ask(op) => op.wake(),
+        }
+    }
 }
 
 /// What came for a call.
@@ -276,10 +354,23 @@ struct Shared {
     bytes: u64,
 }
 
+/// A call under way, or part of one.
+struct Running {
+    op: Op,
+    /// Where its bytes are in the memory of the call.
+    offset: u64,
+}
+
+impl Running {
+    fn memory(&self, call: u64) -> Memory {
+        Memory { call: whole_of(call).map_or(call, |(whole, _)| whole), offset: self.offset }
+    }
+}
+
 /// See the module.
 pub struct Client {
     shared: Shared,
-    calls: BTreeMap<u64, Op>,
+    calls: BTreeMap<u64, Running>,
     /// When it was looked last which calls have waited long enough.
     ticked: Millis,
 }
@@ -288,8 +379,11 @@ pub struct Client {
 struct Cx<'a> {
     shared: &'a mut Shared,
     call: u64,
+    memory: Memory,
     now: Millis,
     to: &'a mut Vec<Action>,
+    /// What is to happen to the parts of the call.
+    parts: &'a mut Wanted,
 }
 
 impl Cx<'_> {
@@ -320,7 +414,7 @@ impl Cx<'_> {
         self.shared.requests.goes_to(request, node.0);
         let time_left_ms = u32::try_from(until.saturating_sub(self.now)).unwrap_or(u32::MAX);
         let frame = Frame { request, time_left_ms, message: message.into() };
-        self.to.push(Action::Node(node.0, node.1.to_string(), frame, self.call));
+        self.to.push(Action::Node(node.0, node.1.to_string(), frame, self.memory));
         request
     }
 
@@ -392,7 +486,7 @@ impl Client {
             Call::Put(put) => requests_of(put.config.copies),
             _ => requests_of(1),
         });
-        let under_way = self.calls.values().map(|op| match op {
+        let under_way = self.calls.values().map(|running| match &running.op {
             Op::Put(op) => requests_of(op.copies()),
             _ => requests_of(1),
         });
@@ -408,7 +502,7 @@ impl Client {
     /// Whether the call that has waited longest is a lookup or a get.
     #[must_use]
     pub fn is_reading(&self) -> bool {
-        self.calls.values().next().is_some_and(|op| match op {
+        self.calls.values().next().is_some_and(|running| match &running.op {
             Op::Put(_) => false,
             Op::Get(_) => true,
             Op::Ask(op) => op.is_lookup(),
@@ -418,18 +512,15 @@ impl Client {
     /// The call that a request was sent for, while its answer is waited for.
     #[cfg(test)]
     pub(super) fn call_of(&self, request: u64) -> Option<u64> {
-        self.shared.requests.get(request).map(|request| request.call)
+        let call = self.shared.requests.get(request)?.call;
+        Some(whole_of(call).map_or(call, |(whole, _)| whole))
     }
 
     /// When it wants to be told that time has passed, at the latest.
     #[must_use]
     pub fn wake(&self, now: Millis) -> Millis {
         let requests = self.shared.requests.due().into_iter();
-        let calls = self.calls.values().map(|op| match op {
-            Op::Put(op) => op.wake(),
-            Op::Get(op) => op.wake(),
-            Op::Ask(op) => op.wake(),
-        });
+        let calls = self.calls.values().map(|running| running.op.wake());
         requests.chain(calls).min().unwrap_or(now + 1000).max(now)
     }
 
@@ -440,28 +531,8 @@ impl Client {
         match event {
             Event::Call(call, patience, what) => {
                 let deadline = now.saturating_add(patience);
-                let name = self.shared.chance.word();
-                let ask = |message| Op::Ask(Box::new(Asking::new(message, deadline)));
-                let mut op = match what {
-                    Call::Put(put) => Op::Put(Box::new(Putting::new(put, deadline))),
-                    Call::Get(get) => Op::Get(Box::new(Getting::new(get, deadline))),
-                    Call::Remove(key, wait) => ask(Remove { key, wait, call: name }.into()),
-                    Call::RemoveAll(space, wait) => ask(RemoveAll { space, wait, call: name }.into()),
-                    Call::Ask(message) => ask(*message),
-                };
-                let mut cx = Cx { shared: &mut self.shared, call, now, to };
-                let done = match &mut op {
-                    Op::Put(op) => op.begin(&mut cx),
-                    Op::Get(op) => op.begin(&mut cx),
-                    Op::Ask(op) => op.begin(&mut cx),
-                };
-                match done {
-                    None => {
-                        self.shared.bytes += op.bytes();
-                        self.calls.insert(call, op);
-                    }
-                    done => self.settle(call, done, to),
-                }
+                let op = self.op(what, deadline, false);
+                self.enter(call, op, 0, now, to);
             }
             Event::End(call) => self.end(call, now, to),
             Event::Master(from, frame) => self.master(from, frame, now, to),
@@ -520,50 +591,106 @@ impl Client {
         self.reply(frame.request, request, Reply::Message(frame.message), now, to);
     }
 
+    /// How a call is made, or part of one.
+    fn op(&mut self, what: Call, deadline: Millis, part: bool) -> Op {
+        let name = self.shared.chance.word();
+        let ask = |message| Op::Ask(Box::new(Asking::new(message, deadline)));
+        match what {
+            Call::Put(put) => Op::Put(Box::new(Putting::new(put, deadline, part))),
+            Call::Get(get) => Op::Get(Box::new(Getting::new(get, deadline))),
+            Call::Remove(key, wait) => ask(Remove { key, wait, call: name }.into()),
+            Call::RemoveAll(space, wait) => ask(RemoveAll { space, wait, call: name }.into()),
+            Call::Ask(message) => ask(*message),
+        }
+    }
+
+    fn enter(&mut self, call: u64, op: Op, offset: u64, now: Millis, to: &mut Vec<Action>) {
+        self.shared.bytes += op.bytes();
+        self.calls.insert(call, Running { op, offset });
+        self.tell(call, now, to, Op::begin);
+    }
+
+    /// Tells a call something, and does what follows from that.
+    fn tell(
+        &mut self,
+        call: u64,
+        now: Millis,
+        to: &mut Vec<Action>,
+        tell: impl FnOnce(&mut Op, &mut Cx<'_>) -> Option<Outcome>,
+    ) {
+        let Some(running) = self.calls.get_mut(&call) else { return };
+        let (memory, mut parts) = (running.memory(call), Wanted::default());
+        let mut cx = Cx { shared: &mut self.shared, call, memory, now, to, parts: &mut parts };
+        let done = tell(&mut running.op, &mut cx);
+        if parts.end {
+            self.end_parts(call, now, to);
+        }
+        match done {
+            Some(outcome) => self.over(call, outcome, now, to),
+            None => parts.begin.into_iter().for_each(|part| self.begin_part(call, part, now, to)),
+        }
+    }
+
+    fn begin_part(&mut self, call: u64, part: Begun, now: Millis, to: &mut Vec<Action>) {
+        // Another one may have ended the call.
+        if !self.calls.contains_key(&call) {
+            return;
+        }
+        let copies = match &part.call {
+            Call::Put(put) => put.config.copies,
+            _ => 1,
+        };
+        if let Err(error) = self.shared.requests.reserve_more(requests_of(copies)) {
+            let outcome = Outcome::of(error.status);
+            return self.tell(call, now, to, |op, cx| op.part_ended(part.part, &outcome, cx));
+        }
+        let op = self.op(part.call, part.deadline, true);
+        self.enter(stripes::number_of(call, part.part), op, part.offset, now, to);
+    }
+
+    /// Ends the parts of a call that are under way: what they have begun is not to be.
+    fn end_parts(&mut self, call: u64, now: Millis, to: &mut Vec<Action>) {
+        while let Some((part, _)) = self.calls.range(numbers(call)).next() {
+            let part = *part;
+            let Some(mut running) = self.calls.remove(&part) else { break };
+            let (memory, mut parts) = (running.memory(part), Wanted::default());
+            // No byte of it is moved by somebody else, so that it ends at once.
+            running.op.end(&mut Cx { shared: &mut self.shared, call: part, memory, now, to, parts: &mut parts });
+            self.forget(part, &running, to);
+        }
+    }
+
     /// Gives something to the call that it is for.
     fn reply(&mut self, number: u64, request: Request, reply: Reply, now: Millis, to: &mut Vec<Action>) {
-        let Some(op) = self.calls.get_mut(&request.call) else { return };
-        let mut cx = Cx { shared: &mut self.shared, call: request.call, now, to };
-        let done = match op {
-            Op::Put(op) => op.reply(number, request.part, reply, &mut cx),
-            Op::Get(op) => op.reply(number, reply, &mut cx),
-            Op::Ask(op) => op.reply(reply, &mut cx),
-        };
-        self.settle(request.call, done, to);
+        self.tell(request.call, now, to, |op, cx| op.reply(number, request.part, reply, cx));
     }
 
     /// Nobody wants anything of a call any more. It has ended with this, unless somebody else moves its bytes: that is stopped first.
     fn end(&mut self, call: u64, now: Millis, to: &mut Vec<Action>) {
-        let Some(op) = self.calls.get_mut(&call) else { return };
-        let mut cx = Cx { shared: &mut self.shared, call, now, to };
-        let done = match op {
-            Op::Put(op) => op.give_up(NMC_ERR_CANCELLED, &mut cx),
-            Op::Get(op) => op.end(&mut cx),
-            Op::Ask(_) => Some(Outcome::of(NMC_ERR_CANCELLED)),
-        };
-        self.settle(call, done, to);
+        self.tell(call, now, to, Op::end);
     }
 
-    /// A call has ended, if something came of it.
-    fn settle(&mut self, call: u64, done: Option<Outcome>, to: &mut Vec<Action>) {
-        if let Some(outcome) = done {
-            self.shared.bytes -= self.calls.remove(&call).map_or(0, |op| op.bytes());
-            self.shared.requests.remove_those_of(call, |_| true, |request| to.push(Action::Close(request)));
-            to.push(Action::Done(call, outcome));
+    /// A call has ended.
+    fn over(&mut self, call: u64, outcome: Outcome, now: Millis, to: &mut Vec<Action>) {
+        self.end_parts(call, now, to);
+        if let Some(running) = self.calls.remove(&call) {
+            self.forget(call, &running, to);
         }
+        match whole_of(call) {
+            Some((whole, part)) => self.tell(whole, now, to, |op, cx| op.part_ended(part, &outcome, cx)),
+            None => to.push(Action::Done(call, outcome)),
+        }
+    }
+
+    fn forget(&mut self, call: u64, running: &Running, to: &mut Vec<Action>) {
+        self.shared.bytes -= running.op.bytes();
+        self.shared.requests.remove_those_of(call, |_| true, |request| to.push(Action::Close(request)));
     }
 
     fn renewed(&mut self, number: u64, now: Millis, to: &mut Vec<Action>) {
         self.shared.renewed = self.shared.renewed.max(number);
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
-            let Some(op) = self.calls.get_mut(&call) else { continue };
-            let mut cx = Cx { shared: &mut self.shared, call, now, to };
-            let done = match op {
-                Op::Put(op) => op.renewed(number, &mut cx),
-                Op::Get(op) => op.renewed(number, &mut cx),
-                Op::Ask(_) => None,
-            };
-            self.settle(call, done, to);
+            self.tell(call, now, to, |op, cx| op.renewed(number, cx));
         }
     }
 
@@ -584,21 +711,10 @@ impl Client {
         if std::mem::replace(&mut self.ticked, now) == now {
             return;
         }
-        let due = self.calls.iter().filter(|(_, op)| match op {
-            Op::Put(op) => op.wake() <= now,
-            Op::Get(op) => op.wake() <= now,
-            Op::Ask(op) => op.wake() <= now,
-        });
+        let due = self.calls.iter().filter(|(_, running)| running.op.wake() <= now);
         // Without memory for that, the next time.
         for call in memory::collect(due.map(|(call, _)| *call)).unwrap_or_default() {
-            let Some(op) = self.calls.get_mut(&call) else { continue };
-            let mut cx = Cx { shared: &mut self.shared, call, now, to };
-            let done = match op {
-                Op::Put(op) => op.tick(&mut cx),
-                Op::Get(op) => op.tick(&mut cx),
-                Op::Ask(op) => op.tick(&mut cx),
-            };
-            self.settle(call, done, to);
+            self.tell(call, now, to, Op::tick);
         }
     }
 }

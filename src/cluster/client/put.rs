@@ -1,15 +1,21 @@
 //! A put: the master lets it begin, owners take it side by side, the master ends it. An owner that cannot is replaced by one of
 //! the spare places; never is the same owner tried twice with the same put. If another leader comes meanwhile the whole of it
 //! begins again.
+//!
+//! A value in parts: the master lets the whole begin, which is put as a stub; the parts are put under its id, each like a value; then the
+//! stub, whose end is the end of all. Until then nobody sees any of it, and if it does not come the master drops the parts.
 
-use super::{Action, CANCEL_MS, Cx, Outcome, Pause, PutCall, Reply, Started, moving_ms};
+use super::stripes::Parts;
+use super::{Action, CANCEL_MS, Call, Cx, Outcome, Pause, PutCall, Reply, Started, moving_ms};
+use crate::base::error::Result;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
     nmc_status_t,
 };
-use crate::cluster::types::{Media, Millis};
+use crate::cluster::types::{Cut, Media, Millis, ObjectKey};
 use crate::cluster::wire::{
-    Commit, Done, Frame, MAX_COPIES, Message, Place, Put, PutEnd, PutPlaces, PutRevoke, PutStart, Reserve, Stopped,
+    Commit, Done, Frame, MAX_COPIES, Message, Metadata, Place, Put, PutEnd, PutPlaces, PutRevoke, PutStart, Reserve,
+    Stopped,
 };
 
 /// The part of a call that speaks to the master.
@@ -47,6 +53,8 @@ enum State {
 enum Step {
     Waiting,
     Starting,
+    /// Its parts are put.
+    Parts,
     Spreading,
     Ending,
     /// Waits to ask for its end again.
@@ -64,6 +72,14 @@ pub(super) struct Putting {
     parts: Vec<Part>,
     /// The next to be tried is last.
     spares: Vec<Place>,
+    /// How many owners are wanted.
+    copies: usize,
+    /// How it is cut, if it is put in parts; then what owners are sent is its stub.
+    cut: Option<Cut>,
+    /// How far its parts are.
+    striped: Option<Parts>,
+    /// It is a part, or a stub: its bytes follow the frames.
+    streamed: bool,
     starts: u32,
     /// How often the master was asked to end it, since it was begun.
     ends: u32,
@@ -74,9 +90,18 @@ pub(super) struct Putting {
 }
 
 impl Putting {
-    pub(super) fn new(put: PutCall, deadline: Millis) -> Self {
+    pub(super) fn new(mut put: PutCall, deadline: Millis, part: bool) -> Self {
+        let cut = put.cut().filter(|_| !part);
+        if let Some(cut) = cut {
+            // What its bytes are does not matter, only how many: as many as parts.
+            (put.length, put.slices) = (cut.count, vec![cut.count]);
+        }
         Self {
             put,
+            copies: 0,
+            cut,
+            striped: None,
+            streamed: part || cut.is_some(),
             deadline,
             step: Step::Waiting,
             started: None,
@@ -104,6 +129,7 @@ impl Putting {
             length: self.put.length,
             slices: self.put.slices.clone(),
             config: self.put.config.clone(),
+            striped: self.cut.is_some(),
         };
         cx.ask_master(MASTER, self.deadline, start);
         None
@@ -181,19 +207,84 @@ impl Putting {
         if places.status != NMC_OK {
             return Some(Outcome::of(places.status));
         }
-        self.step = Step::Spreading;
         self.started = Some(Started { put: places.put, term: places.term });
         (self.stale, self.ends) = (false, 0);
         self.parts.clear();
-        let copies = (places.copies as usize).min(places.places.len());
+        self.copies = (places.copies as usize).min(places.places.len());
         self.spares = places.places;
         self.spares.reverse();
-        for _ in 0..copies {
+        match self.cut {
+            Some(cut) => {
+                self.step = Step::Parts;
+                self.striped = Some(Parts::new(cut, places.put, self.deadline));
+                self.put_parts(cx)
+            }
+            None => self.spread_all(cx),
+        }
+    }
+
+    /// Asks as many owners as are wanted.
+    fn spread_all(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        self.step = Step::Spreading;
+        for _ in 0..self.copies {
             if let Some(place) = self.spares.pop() {
                 self.try_at(place, cx);
             }
         }
         self.go_on(cx)
+    }
+
+    /// Puts as many parts as may be under way.
+    fn put_parts(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        let put = &self.put;
+        let part = |key: ObjectKey, length: u64| -> Result<Call> {
+            Ok(Call::Put(PutCall {
+                key,
+                length,
+                slices: vec![length],
+                config: put.config.clone(),
+                retain: put.retain,
+                metadata: Metadata::default(),
+                crc: None,
+                stripe: 0,
+            }))
+        };
+        match self.striped.as_mut()?.go_on(cx, part) {
+            Ok(()) => None,
+            Err(error) => self.give_up(error.status, cx),
+        }
+    }
+
+    /// A part has ended: when all have, its owners get the stub.
+    pub(super) fn part_ended(&mut self, outcome: &Outcome, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if self.step != Step::Parts {
+            return None;
+        }
+        let parts = self.striped.as_mut()?;
+        parts.ended();
+        match outcome.status {
+            NMC_OK if parts.are_over() => self.spread_all(cx),
+            NMC_OK => self.put_parts(cx),
+            // The whole is not known any more, or somebody has what nobody else can have: all of it begins again, under another id.
+            NMC_ERR_STALE | NMC_ERR_EXISTS if self.starts < MAX_STARTS => {
+                self.starts += 1;
+                self.revoke(cx);
+                self.wait(Step::Waiting, NMC_ERR_STALE, cx)
+            }
+            status => {
+                self.revoke(cx);
+                Some(Outcome { reply: outcome.reply.clone(), ..Outcome::of(status) })
+            }
+        }
+    }
+
+    /// What has begun is not to be.
+    fn revoke(&mut self, cx: &mut Cx<'_>) {
+        cx.parts.end = true;
+        self.striped = None;
+        if let Some(started) = self.started.take() {
+            cx.tell_master(PutRevoke { put: started.put, key: self.put.key.clone() });
+        }
     }
 
     /// Asks the next owner instead of one that failed: of the same medium if there is one, else one that has memory.
@@ -206,7 +297,7 @@ impl Putting {
     }
 
     fn try_at(&mut self, place: Place, cx: &mut Cx<'_>) {
-        let pushed = cx.is_pushed(place.node, self.put.length);
+        let pushed = !self.streamed && cx.is_pushed(place.node, self.put.length);
         let at = self.parts.len();
         self.parts.push(Part { place, state: State::Failed, request: 0, pushed, mover: cx.shared.mover });
         self.ask(at, cx);
@@ -322,7 +413,7 @@ impl Putting {
     fn stopped(&mut self, at: usize, begun: bool, cx: &mut Cx<'_>) {
         let (Some(part), Some(started)) = (self.parts.get(at), self.started) else { return };
         let frame = Frame::telling(Stopped { put: started.put, begun });
-        cx.to.push(Action::Node(part.place.node, part.place.endpoint.clone(), frame, cx.call));
+        cx.to.push(Action::Node(part.place.node, part.place.endpoint.clone(), frame, cx.memory));
     }
 
     /// An owner will not have it: another one is tried.

@@ -36,6 +36,11 @@ impl Requests {
         memory::reserve_map(&mut self.all, more)
     }
 
+    /// Room for so many besides.
+    pub(super) fn reserve_more(&mut self, more: usize) -> Result<()> {
+        memory::reserve_map(&mut self.all, more)
+    }
+
     pub(super) fn insert(&mut self, number: u64, request: Request) {
         self.remove(number);
         self.by_call.insert((request.call, number));

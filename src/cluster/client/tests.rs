@@ -92,7 +92,7 @@ impl Rig {
     fn put(&mut self, copies: u32) {
         let config = Replicate { copies, media: vec![], fixed: vec![], near: String::new() };
         let (retain, metadata) = (0, Metadata::default());
-        let put = PutCall { key: key(), length: 3, slices: vec![3], config, retain, metadata, crc: None };
+        let put = PutCall { key: key(), length: 3, slices: vec![3], config, retain, metadata, crc: None, stripe: 0 };
         self.on(Event::Call(1, 2000, Call::Put(put)));
     }
 
@@ -359,7 +359,7 @@ fn many_gets_that_lose_their_owner_together_wait_for_one_renewal() {
     rig.on(Event::Tick);
     assert_eq!(renewals(&rig), 0);
     rig.on(Event::Renewed(1));
-    assert!(rig.client.calls.values().all(|op| matches!(op, super::Op::Get(op) if op.wake() < Millis::MAX)));
+    assert!(rig.client.calls.values().all(|op| matches!(&op.op, super::Op::Get(op) if op.wake() < Millis::MAX)));
     assert!(rig.client.shared.requests.due().is_none(), "no answer to what was cancelled is waited for");
     let mut done = 0;
     while rig.now < 3000 {
@@ -384,7 +384,7 @@ fn what_was_begun_after_a_renewal_is_ended_by_another() {
         rig.on(Event::Renewed(number - 1));
         assert!(
             rig.sent().is_empty()
-                && rig.client.calls.values().all(|op| matches!(op, super::Op::Get(op) if op.wake() == Millis::MAX))
+                && rig.client.calls.values().all(|op| matches!(&op.op, super::Op::Get(op) if op.wake() == Millis::MAX))
         );
         rig.on(Event::Renewed(number));
     }
@@ -458,7 +458,16 @@ fn an_owner_has_more_time_where_much_is_on_its_way() {
         if others {
             let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
             let (key, metadata) = (ObjectKey::new(b"", b"other").unwrap(), Metadata::default());
-            let put = PutCall { key, length: 64 << 20, slices: vec![64 << 20], config, retain: 0, metadata, crc: None };
+            let put = PutCall {
+                key,
+                length: 64 << 20,
+                slices: vec![64 << 20],
+                config,
+                retain: 0,
+                metadata,
+                crc: None,
+                stripe: 0,
+            };
             rig.on(Event::Call(2, 10_000, Call::Put(put)));
         }
         rig.put(1);
@@ -617,4 +626,147 @@ fn the_order_of_replicas_is_what_was_chosen() {
     assert_eq!(asked(ReadOrder::Near), [NodeId(1); 6]);
     assert_eq!(asked(ReadOrder::Memory), [NodeId(1); 6]);
     assert_eq!(asked(ReadOrder::Spread), [1, 1, 2, 2, 3, 3].map(NodeId), "the one that has least to do");
+}
+
+/// A stub of so many parts of a value of 10 bytes, as its owner gives it.
+fn stub(whole: PutId, parts: u64) -> Fetched {
+    Fetched { put: whole, length: parts, ..fetched(NMC_OK, 0, 0) }
+}
+
+/// A get that was told of a striped value of 10 bytes, and has asked for its stub.
+fn asks_for_a_stub(room: u64) -> (Rig, PutId, u64) {
+    let (mut rig, whole) = (Rig::new(false), PutId::striped(1, 5));
+    let get = GetCall { key: key(), room, keep: true, expire_ms: 0, into: vec![] };
+    rig.on(Event::Call(7, 5000, Call::Get(get)));
+    let listed = Listed { status: NMC_OK, replicas: vec![Replica { length: 10, put: whole, ..replica(1, 0) }] };
+    rig.master_says(Found { term: 1, keys: vec![listed] });
+    let (request, sent) = rig.sent().pop().unwrap();
+    assert!(matches!(&sent, Message::Fetch(Fetch { length: 0, stub: true, key: asked, .. }) if *asked == key()));
+    (rig, whole, request)
+}
+
+#[test]
+fn a_stub_with_an_impossible_number_of_parts_is_not_believed() {
+    for parts in [0, 1, 6, 11, 4097, u64::MAX] {
+        let (mut rig, whole, request) = asks_for_a_stub(100);
+        rig.node_says(request, stub(whole, parts));
+        let asked = rig.sent();
+        assert!(matches!(&asked[..], [(_, Message::Find(find))] if find.missed.len() == 1), "{parts}: {asked:?}");
+    }
+}
+
+#[test]
+fn parts_are_read_to_where_they_belong_and_one_that_is_missing_ends_the_others() {
+    let (mut rig, whole, request) = asks_for_a_stub(100);
+    rig.node_says(request, stub(whole, 3));
+    let (request, asked) = rig.sent().pop().unwrap();
+    let Message::Find(find) = asked else { panic!("{asked:?}") };
+    let parts: Vec<_> = find.keys.iter().map(|key| key.as_part().unwrap()).collect();
+    assert_eq!(parts, [(whole, 0), (whole, 1), (whole, 2)], "all at once");
+    let part =
+        |number: u64, length| Listed { status: NMC_OK, replicas: vec![Replica { length, ..replica(1, 70 + number) }] };
+    let keys = vec![part(0, 4), part(1, 4), part(2, 2)];
+    rig.on(Event::Master(0, Frame::answering(request, Found { term: 1, keys })));
+    let fetches = rig.sent();
+    assert_eq!(fetches.len(), 3);
+    let give = |rig: &mut Rig, at: usize, length: u64| {
+        let fetched = Fetched { length, ..fetched(NMC_OK, 70 + at as u64, length) };
+        rig.on(Event::Node(NodeId(1), Frame::answering(fetches[at].0, fetched)));
+        let taken = rig.actions.iter().find_map(|action| match action {
+            Action::Take { into, length, .. } => Some((into.call, into.offset, *length)),
+            _ => None,
+        });
+        rig.on(Event::Took(fetches[at].0, true));
+        taken
+    };
+    assert_eq!(give(&mut rig, 2, 2), Some((7, 8, 2)));
+    assert_eq!(give(&mut rig, 0, 4), Some((7, 0, 4)));
+    assert_eq!(give(&mut rig, 1, 4), Some((7, 4, 4)));
+    let done = rig.done().unwrap();
+    assert_eq!((done.status, done.put, done.count), (NMC_OK, whole, 10));
+    assert!(!rig.actions.iter().any(|action| matches!(action, Action::Keep(..))), "no copy of a stub is kept");
+
+    // Once more; its place is known by now. The second part is nowhere.
+    rig.on(Event::Call(8, 5000, Call::Get(GetCall { key: key(), room: 100, keep: false, expire_ms: 0, into: vec![] })));
+    let request = rig.sent()[0].0;
+    rig.node_says(request, stub(whole, 3));
+    let fetches = rig.sent();
+    assert_eq!(fetches.len(), 3);
+    rig.node_says(fetches[1].0, fetched(NMC_ERR_NOT_FOUND, 0, 0));
+    let (request, find) = rig.sent().pop().unwrap();
+    assert!(matches!(&find, Message::Find(find) if find.keys[0].as_part() == Some((whole, 1))));
+    let none = Listed { status: NMC_ERR_NOT_FOUND, replicas: vec![] };
+    rig.on(Event::Master(0, Frame::answering(request, Found { term: 1, keys: vec![none.clone()] })));
+    let closed = |number| rig.actions.contains(&Action::Close(number));
+    assert!(closed(fetches[0].0) && closed(fetches[2].0) && rig.done().is_none());
+    // The master is asked for the whole, and has the last word.
+    rig.now += 30;
+    rig.on(Event::Tick);
+    assert!(matches!(&rig.sent()[0].1, Message::Find(find) if find.keys == [key()]));
+    rig.master_says(Found { term: 1, keys: vec![none] });
+    assert_eq!(rig.done().unwrap().status, NMC_ERR_NOT_FOUND);
+}
+
+#[test]
+fn a_stub_says_that_a_value_does_not_fit_if_it_is_still_there() {
+    let (mut rig, whole) = (Rig::new(false), PutId::striped(1, 5));
+    let get = |room| Call::Get(GetCall { key: key(), room, keep: false, expire_ms: 0, into: vec![] });
+    rig.on(Event::Call(7, 5000, get(9)));
+    let listed = Listed { status: NMC_OK, replicas: vec![Replica { length: 10, put: whole, ..replica(1, 0) }] };
+    rig.master_says(Found { term: 1, keys: vec![listed] });
+    assert_eq!((rig.done().unwrap().status, rig.done().unwrap().count), (NMC_ERR_TOO_SMALL, 10));
+}
+
+#[test]
+fn a_put_in_parts_puts_them_under_its_id_and_then_the_stub() {
+    let mut rig = Rig::new(false);
+    let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
+    let metadata = Metadata(b"said".to_vec());
+    let put = PutCall { key: key(), length: 10, slices: vec![10], config, retain: 1, metadata, crc: None, stripe: 4 };
+    rig.on(Event::Call(7, 5000, Call::Put(put)));
+    let (request, start) = rig.sent().pop().unwrap();
+    assert!(matches!(&start, Message::PutStart(PutStart { striped: true, length: 3, .. })), "{start:?}");
+    let whole = PutId::striped(1, 9);
+    let place = |node: u64| Place {
+        node: NodeId(node),
+        incarnation: 1,
+        segment: 0,
+        media: Media::Ram,
+        endpoint: format!("h{node}:1"),
+        after: Position::default(),
+    };
+    let places = |put| PutPlaces { status: NMC_OK, term: 1, put, copies: 1, places: vec![place(1)] };
+    rig.on(Event::Master(0, Frame::answering(request, places(whole))));
+    let starts = rig.sent();
+    let named = starts.iter().filter_map(|(_, start)| match start {
+        Message::PutStart(start) => Some((start.key.as_part()?, start.length, start.striped)),
+        _ => None,
+    });
+    let named: Vec<_> = named.collect();
+    assert_eq!(named, [((whole, 0), 4, false), ((whole, 1), 4, false), ((whole, 2), 2, false)]);
+    let done = |request: u64, node: u64| {
+        let name = Name { node: NodeId(node), incarnation: 1, index: 1, epoch: request };
+        PutDone { status: NMC_OK, done: Some(Done { name, fact: 1 }) }
+    };
+    let mut stub = None;
+    for (at, (request, _)) in starts.iter().enumerate() {
+        rig.on(Event::Master(0, Frame::answering(*request, places(PutId::clustered(1, 20 + at as u64)))));
+        let from = rig.actions.iter().find_map(|action| match action {
+            Action::Node(_, _, Frame { message: Message::Put(_), .. }, from) => Some(*from),
+            _ => None,
+        });
+        assert_eq!(from.map(|from| (from.call, from.offset)), Some((7, 4 * at as u64)));
+        let (asked, _) = rig.sent().pop().unwrap();
+        rig.node_says(asked, done(asked, 1));
+        assert!(stub.is_none(), "not before all parts have ended");
+        let (end, _) = rig.sent().pop().unwrap();
+        rig.on(Event::Master(0, Frame::answering(end, Answer { count: 1, ..Answer::new(1, NMC_OK, "") })));
+        stub = rig.sent().pop();
+    }
+    let Some((request, Message::Put(put))) = stub else { panic!("{stub:?}") };
+    assert_eq!((put.put, &put.key, put.length, put.metadata.0.as_slice()), (whole, &key(), 3, &b"said"[..]));
+    rig.node_says(request, done(request, 1));
+    let (end, _) = rig.sent().pop().unwrap();
+    rig.on(Event::Master(0, Frame::answering(end, Answer { count: 1, ..Answer::new(1, NMC_OK, "") })));
+    assert_eq!((rig.done().unwrap().status, rig.done().unwrap().put), (NMC_OK, whole));
 }

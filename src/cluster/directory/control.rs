@@ -1,8 +1,25 @@
 //! What a wrong master would do, for the controls of the simulator.
 
 use super::objects::{Gate, Held};
-use super::{Master, Role};
+use super::{Leader, Master, Role};
 use crate::cluster::wire::PutEnd;
+
+/// What a wrong leader does with striped values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cluster) enum Flaw {
+    /// All of a key have the same id.
+    SameIds,
+    /// What is left of one stays.
+    NeverLooks,
+    /// Parts go before all was told.
+    Hasty,
+}
+
+impl Leader {
+    pub(super) fn has_flaw(&self, flaw: Flaw) -> bool {
+        self.config.flaw == Some(flaw)
+    }
+}
 
 impl Master {
     /// Lists what a client says that it has put, whatever the owners say.
@@ -60,6 +77,12 @@ impl Master {
         let node = leader.node(node)?;
         let listed = matches!(node.state, super::members::State::Active | super::members::State::Reporting);
         Some((node.incarnation, listed, node.complete))
+    }
+
+    /// Striped values that are known, and those that are still to be looked at.
+    pub(in crate::cluster) fn striped(&self) -> (usize, usize) {
+        let Role::Leader(leader) = &self.role else { return (0, 0) };
+        leader.stripes.len()
     }
 
     /// What is under way: puts, calls, entries of the drop log, announcements, what waits to go.

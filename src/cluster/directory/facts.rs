@@ -83,7 +83,7 @@ impl Leader {
             node.table.set_live(fact.index, fact.epoch, at);
         }
         self.withdraw(id, &fact.key, put, true);
-        Ok(())
+        self.came(&fact.key, put, length)
     }
 
     /// Whether something that is published may be read; `None` if it must go.
@@ -138,6 +138,7 @@ impl Leader {
             let listed = |slot: u16| self.owners.get(usize::from(slot)).is_some_and(|owner| owner.listed().is_some());
             let (before, there) =
                 (self.objects.owners_of(at, held.put), self.objects.owners_among(at, held.put, listed));
+            self.goes_at(at, held.put);
             self.objects.forget(at, slot, index, held.put);
             // What its owner gives up is not to be made again elsewhere, unless it was one too many; what is lost with a former store is.
             let gives_up = self.owners.get(usize::from(slot)).is_some_and(|owner| owner.node().is_some());
@@ -150,6 +151,9 @@ impl Leader {
 
     /// Takes an object away whole. Owners that still have it say so when they no longer do.
     pub(super) fn bury(&mut self, at: At) {
+        for replica in 0..self.objects.replicas(at).len() {
+            self.goes_at(at, self.objects.replicas(at)[replica].put);
+        }
         // Without memory for the list it is tried again at the next sweep.
         let Ok(taken) = self.objects.take(at, |_| true) else { return };
         for held in taken {
@@ -197,6 +201,7 @@ impl Leader {
         let Some(slot) = self.members.get(&id).copied() else { return };
         if let Some(at) = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key())) {
             self.objects.forget(at, slot, NO_INDEX, put);
+            self.goes(key, put);
         }
     }
 

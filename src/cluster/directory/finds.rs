@@ -6,7 +6,7 @@ use super::{Action, Ask, Leader};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE, NMC_OK};
-use crate::cluster::types::{Media, Name, ObjectKey};
+use crate::cluster::types::{Media, Name, ObjectKey, PutId, is_reserved};
 use crate::cluster::wire::{Find, Found, ListSegments, Listed, MAX_KEYS, MAX_LISTED, ROOM, Replica, Segment, Segments};
 
 /// Keys that are worth looking at together first.
@@ -23,30 +23,53 @@ impl Leader {
             let keys = find.keys.iter().filter_map(|key| Some((self.spaces.find(key.space())?, key.key())));
             self.objects.warm(keys)?;
         }
-        let mut keys = memory::try_collect(find.keys.iter().map(|key| self.listed(key, &find.missed)))?;
+        let mut broken = Vec::new();
+        let mut keys = memory::try_collect(find.keys.iter().map(|key| self.listed(key, &find.missed, &mut broken)))?;
+        self.breaks(&broken);
         cut(&mut keys);
-        keys.iter().for_each(|listed| self.lookups.count(listed));
+        // Whoever asks for parts has asked for their value before.
+        let whole = keys.iter().zip(&find.keys).filter(|(_, key)| !is_reserved(key.space()));
+        whole.for_each(|(listed, _)| self.lookups.count(listed));
         to.push(ask.answer(Found { term: self.term, keys }));
         Ok(())
     }
 
-    /// What of a key may be read, without those that were missed.
-    fn listed(&self, key: &ObjectKey, missed: &[Name]) -> Result<Listed> {
+    /// What of a key may be read, without those that were missed. Of a striped value all must be there: if something is not, it is told to `broken`.
+    fn listed(&self, key: &ObjectKey, missed: &[Name], broken: &mut Vec<PutId>) -> Result<Listed> {
         let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
         let held = found.map_or(&[][..], |at| self.objects.replicas(at));
         let mut replicas = Vec::new();
+        let (mut last, mut unsure) = (None, false);
         for held in held.iter().filter(|held| held.gate == Gate::Open) {
             let owner = self.owners.get(usize::from(held.owner)).and_then(|owner| owner.listed());
-            let Some(node) = owner else { continue };
+            let Some(node) = owner else {
+                if held.put.is_striped() && self.knows_parts() {
+                    // The stub is with an owner that is away. It is looked at whether there is another one.
+                    memory::push(broken, held.put)?;
+                }
+                continue;
+            };
             let name = Name { node: node.id, incarnation: node.incarnation, index: held.index, epoch: held.epoch };
             if missed.contains(&name) || replicas.len() == MAX_LISTED {
                 continue;
             }
             let media = media(node, held.segment);
-            let (put, length, endpoint) = (held.put, held.length, node.endpoint.clone());
+            let length = match last {
+                Some((put, length)) if put == held.put => length,
+                _ => self.length_of(held),
+            };
+            last = Some((held.put, length));
+            let Some(length) = length else {
+                match self.knows_parts() {
+                    true => memory::push(broken, held.put)?,
+                    false => unsure = true,
+                }
+                continue;
+            };
+            let (put, endpoint) = (held.put, node.endpoint.clone());
             memory::push(&mut replicas, Replica { name, put, length, media, endpoint })?;
         }
-        let status = match (replicas.is_empty(), self.settled) {
+        let status = match (replicas.is_empty(), self.settled && !unsure) {
             (false, _) => NMC_OK,
             (true, true) => NMC_ERR_NOT_FOUND,
             (true, false) => NMC_ERR_UNAVAILABLE,

@@ -3,12 +3,12 @@
 
 use super::finds::media;
 use super::members::{Node, State};
-use super::objects::Gate;
+use super::objects::{Gate, Held};
 use super::{Action, Ask, Leader, Master, Role};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::NMC_ERR_NOT_FOUND;
-use crate::cluster::types::{Media, Millis, NO_INDEX, Name, NodeId, ObjectKey, Position, PutId, Term};
+use crate::cluster::types::{Media, Millis, NO_INDEX, Name, NodeId, ObjectKey, Position, PutId, Term, is_reserved};
 use crate::cluster::wire::{Keys, ListKeys, Listed, ROOM, SegmentInfo};
 
 /// Places of objects that one page of keys looks at.
@@ -127,6 +127,29 @@ pub struct ReplicaView {
     pub segment_name: String,
     /// What it is made of.
     pub media: Media,
+    /// Its parts, of a striped value: those that are listed.
+    pub parts: Vec<PartView>,
+}
+
+/// A part of a striped value, where one copy of it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartView {
+    /// Which part.
+    pub number: u64,
+    /// Its bytes.
+    pub length: u64,
+    /// Whether its owner can be asked for it.
+    pub reachable: bool,
+    /// The owner, and the life of it that is meant.
+    pub owner: (NodeId, u64),
+    /// Where the owner listens.
+    pub endpoint: String,
+    /// Number of the owner's segment.
+    pub segment: u32,
+    /// Name of that.
+    pub segment_name: String,
+    /// What it is made of.
+    pub media: Media,
 }
 
 /// Which keys are wanted.
@@ -211,7 +234,8 @@ impl Master {
                 reachable: owner.listed().is_some(),
                 name: (held.index != NO_INDEX).then_some(name),
                 put: held.put,
-                length: held.length,
+                length: leader.length_of(held).unwrap_or(0),
+                parts: leader.parts_of(held).filter_map(|(number, held)| leader.part_view(number, held)).collect(),
                 owner: (id, incarnation),
                 endpoint: owner.node().map_or(String::new(), |node| node.endpoint.clone()),
                 segment: held.segment.into(),
@@ -229,6 +253,22 @@ impl Master {
 }
 
 impl Leader {
+    fn part_view(&self, number: u64, held: &Held) -> Option<PartView> {
+        let owner = self.owners.get(usize::from(held.owner))?;
+        let node = owner.node()?;
+        let segment = node.segments.iter().find(|segment| segment.info.number == held.segment.into());
+        Some(PartView {
+            number,
+            length: held.length,
+            reachable: owner.listed().is_some(),
+            owner: (node.id, node.incarnation),
+            endpoint: node.endpoint.clone(),
+            segment: held.segment.into(),
+            segment_name: segment.map_or(String::new(), |segment| segment.info.name.clone()),
+            media: media(node, held.segment),
+        })
+    }
+
     /// See [`Master::keys`]; of so many bytes at most.
     fn keys(&self, from: u32, wanted: Wanted<'_>, room: usize) -> Result<(Vec<ObjectKey>, u32)> {
         let (mut list, mut bytes) = (Vec::new(), 0usize);
@@ -243,7 +283,8 @@ impl Leader {
                 _ => self.spaces.name(number),
             };
             last = Some((number, space));
-            let Some(space) = space.filter(|space| wanted.space.is_none_or(|only| only == *space)) else { continue };
+            let space = space.filter(|space| !is_reserved(space) && wanted.space.is_none_or(|only| only == *space));
+            let Some(space) = space else { continue };
             let readable = self.objects.replicas(at).iter().any(|held| {
                 let owner = self.owners.get(usize::from(held.owner));
                 held.gate == Gate::Open && owner.is_some_and(|owner| owner.listed().is_some())

@@ -79,6 +79,8 @@ pub struct Node {
     pub outdated: bool,
     /// Everything that it has that can be visible is known.
     pub complete: bool,
+    /// It is telling all that it has, perhaps once more.
+    pub telling: bool,
     /// Its store never was in a cluster, and does not know yet that this leader counts with it.
     pub blank: bool,
     /// The report that comes next.
@@ -236,6 +238,7 @@ impl Leader {
             said: 0,
             outdated: false,
             complete: false,
+            telling: false,
             blank: false,
             next: 1,
             facts: 0,
@@ -334,11 +337,16 @@ impl Leader {
     fn news(&mut self, id: NodeId, news: News, to: &mut Vec<Action>) -> Result<()> {
         match news {
             News::Facts(facts) => self.facts(id, facts),
-            News::Range(range) => self.range(id, &range),
+            News::Range(range) => {
+                if let Some(node) = self.node_mut(id) {
+                    node.telling = true;
+                }
+                self.range(id, &range)
+            }
             News::SnapshotEnd(end) => {
                 let Some(node) = self.node_mut(id) else { return Ok(()) };
                 node.facts = node.facts.max(end.facts);
-                node.complete = true;
+                (node.complete, node.telling) = (true, false);
                 if node.state == State::Reporting {
                     node.state = State::Active;
                 }

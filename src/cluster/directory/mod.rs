@@ -20,12 +20,13 @@ mod placement;
 mod puts;
 mod removes;
 mod spaces;
+mod stripes;
 mod table;
 #[cfg(test)]
 mod tests;
 mod wishes;
 
-pub use inspect::{Figures, Lookups, MemberView, ReplicaView, Wanted};
+pub use inspect::{Figures, Lookups, MemberView, PartView, ReplicaView, Wanted};
 pub use log::{Entry, Recorded, Target};
 pub use members::State;
 pub use objects::Gate;
@@ -48,6 +49,7 @@ use puts::Pending;
 use removes::{Call, Recent};
 use spaces::Spaces;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use stripes::Stripes;
 
 /// What a master is set up with.
 #[derive(Debug, Clone)]
@@ -78,6 +80,9 @@ pub struct Config {
     pub re_replicate: u32,
     /// Whether it is told when connections end: then nobody takes the name of a node that is connected.
     pub sees_ends: bool,
+    /// What it does wrong on purpose.
+    #[cfg(test)]
+    pub(super) flaw: Option<control::Flaw>,
 }
 
 impl Default for Config {
@@ -96,6 +101,8 @@ impl Default for Config {
             max_log: 1 << 20,
             re_replicate: 0,
             sees_ends: false,
+            #[cfg(test)]
+            flaw: None,
         }
     }
 }
@@ -232,6 +239,7 @@ struct Leader {
     drains: Drains,
     /// What goes since it was read.
     expiring: Expiring,
+    stripes: Stripes,
     again: Again,
     /// How many streams of nodes have begun.
     streams: u64,
@@ -383,6 +391,7 @@ impl Leader {
             records: Vec::new(),
             drains: Drains::default(),
             expiring: Expiring::default(),
+            stripes: Stripes::default(),
             again: Again::default(),
             streams: 0,
             sweep: (0, 0),
@@ -436,6 +445,7 @@ impl Leader {
         let _ = self.check_some(now, to);
         self.watch_members(now, to);
         let _ = self.expire_some(now);
+        let _ = self.check_stripes();
         let _ = self.record_drops(to);
         let _ = self.send_drops(now, to);
         self.trim_log(to);

@@ -53,11 +53,13 @@ pub fn copies(config: &Replicate) -> Result<u32> {
 }
 
 /// Chooses among `candidates`, which all have room; gives their places in that list, best first, with [`SPARES`] behind those
-/// that are needed. Fails if a fixed place is not among them.
+/// that are needed. Fails if a fixed place is not among them. With each `turn` the best is another one: parts of a value, which are asked for with the
+/// same chance, are on different segments then, as far as there are enough.
 pub fn choose(
     candidates: &[Candidate<'_>],
     config: &Replicate,
     strategy: Strategy,
+    turn: u64,
     chance: &mut Chance,
 ) -> Result<Vec<usize>> {
     let wanted = copies(config)? as usize;
@@ -77,7 +79,17 @@ pub fn choose(
             ),
         }
     }
-    let order = order(candidates, config, strategy, chance)?;
+    let mut order = order(candidates, config, strategy, chance)?;
+    if turn > 0 {
+        // Disks and memory take turns for themselves.
+        order.sort_by_key(|at| candidates[*at].media == Media::Ssd);
+        let memory = order.iter().filter(|at| candidates[**at].media != Media::Ssd).count();
+        let (first, second) = order.split_at_mut(memory);
+        for part in [first, second] {
+            let by = usize::try_from(turn % (part.len().max(1) as u64)).unwrap_or(0);
+            part.rotate_left(by);
+        }
+    }
     // What the fewest have comes first: a node that has a disk is not to be used up for its memory, which others have too.
     let mut media: Vec<_> = Media::ALL.iter().zip(&config.media).collect();
     media.sort_by_key(|(media, _)| candidates.iter().filter(|c| c.media == **media).count());
@@ -183,7 +195,7 @@ mod tests {
     fn nodes_always_differ_and_hosts_where_there_are_enough() {
         let list = six();
         for seed in 0..200 {
-            let chosen = choose(&list, &config(3), Strategy::Random, &mut Chance::new(seed)).unwrap();
+            let chosen = choose(&list, &config(3), Strategy::Random, 0, &mut Chance::new(seed)).unwrap();
             assert_eq!(chosen.len(), 6, "three and the spares");
             let mut hosts: Vec<&str> = chosen[..3].iter().map(|at| list[*at].host).collect();
             hosts.sort_unstable();
@@ -201,7 +213,7 @@ mod tests {
         let list = six();
         let run = |seed| {
             let mut chance = Chance::new(seed);
-            let once = |_| choose(&list, &config(1), Strategy::Random, &mut chance).unwrap()[0];
+            let once = |_| choose(&list, &config(1), Strategy::Random, 0, &mut chance).unwrap()[0];
             (0..50).map(once).collect::<Vec<_>>()
         };
         assert_eq!(run(1), run(1));
@@ -213,9 +225,36 @@ mod tests {
     fn load_and_nearness_count() {
         let list = six();
         let chance = &mut Chance::new(1);
-        assert_eq!(choose(&list, &config(2), Strategy::LeastLoaded, chance).unwrap()[..2], [0, 2]);
+        assert_eq!(choose(&list, &config(2), Strategy::LeastLoaded, 0, chance).unwrap()[..2], [0, 2]);
         let near = Replicate { near: "z".into(), ..config(1) };
-        assert_eq!(choose(&list, &near, Strategy::Topology, chance).unwrap()[0], 4);
+        assert_eq!(choose(&list, &near, Strategy::Topology, 0, chance).unwrap()[0], 4);
+    }
+
+    #[test]
+    fn parts_of_a_value_take_turns() {
+        let list = six();
+        for strategy in [Strategy::Random, Strategy::LeastLoaded, Strategy::Topology] {
+            for seed in 0..50 {
+                let config = Replicate { near: "y".into(), ..config(2) };
+                let first = |turn| {
+                    let chosen = choose(&list, &config, strategy, turn, &mut Chance::new(seed)).unwrap();
+                    assert!(list[chosen[0]].node != list[chosen[1]].node && list[chosen[0]].media == Media::Ram);
+                    list[chosen[0]].node
+                };
+                let mut nodes: Vec<u16> = (0..12).map(first).collect();
+                nodes.sort_unstable();
+                assert_eq!(nodes, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5], "{strategy:?}");
+            }
+        }
+        let disks = Replicate { media: vec![0, 0, 1], ..config(1) };
+        let disk = |turn| choose(&list, &disks, Strategy::Random, turn, &mut Chance::new(7)).unwrap()[0];
+        assert!(disk(0) != disk(1) && disk(0) == disk(2) && list[disk(0)].media == Media::Ssd);
+        let fixed = vec![Location { segment: "e".into(), media: None }];
+        let fixed = Replicate { fixed, ..config(1) };
+        for turn in 0..7 {
+            let chosen = choose(&list, &fixed, Strategy::Random, turn, &mut Chance::new(7)).unwrap();
+            assert_eq!(list[chosen[0]].node, 4, "who names a segment gets all parts there");
+        }
     }
 
     #[test]
@@ -223,22 +262,22 @@ mod tests {
         let list = six();
         let chance = &mut Chance::new(1);
         let fixed = vec![Location { segment: "e".into(), media: None }, Location { segment: "b0".into(), media: None }];
-        let chosen = choose(&list, &Replicate { fixed, ..config(3) }, Strategy::Random, chance).unwrap();
+        let chosen = choose(&list, &Replicate { fixed, ..config(3) }, Strategy::Random, 0, chance).unwrap();
         assert_eq!(nodes(&chosen[..2], &list), [4, 1]);
         // One on disk, and two in memory since that is the higher number.
         let media = Replicate { media: vec![0, 0, 1], ..config(3) };
-        let chosen = choose(&list, &media, Strategy::Random, chance).unwrap();
+        let chosen = choose(&list, &media, Strategy::Random, 0, chance).unwrap();
         assert_eq!(list[chosen[0]].media, Media::Ssd);
         assert!(chosen[1..3].iter().all(|at| list[*at].media == Media::Ram));
         // Six have memory, two a disk: each medium gets its copies.
         for seed in 0..100 {
             let both = Replicate { media: vec![0, 4, 2], ..config(1) };
-            let chosen = choose(&list, &both, Strategy::Random, &mut Chance::new(seed)).unwrap();
+            let chosen = choose(&list, &both, Strategy::Random, 0, &mut Chance::new(seed)).unwrap();
             assert_eq!(chosen[..6].iter().filter(|at| list[**at].media == Media::Ssd).count(), 2);
         }
         assert_eq!(copies(&Replicate { media: vec![1, 2, 1], ..config(2) }).unwrap(), 4);
         let absent = Replicate { fixed: vec![Location { segment: "q".into(), media: None }], ..config(1) };
-        assert!(choose(&list, &absent, Strategy::Random, chance).is_err());
+        assert!(choose(&list, &absent, Strategy::Random, 0, chance).is_err());
         assert!(copies(&config(MAX_COPIES + 1)).is_err());
     }
 }

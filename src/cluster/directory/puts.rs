@@ -8,7 +8,7 @@ use super::{Action, Ask, Leader};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NO_SPACE, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
-use crate::cluster::types::{Media, Millis, NO_INDEX, NodeId, ObjectKey, PutId};
+use crate::cluster::types::{Chance, MAX_PARTS, Media, Millis, NO_INDEX, NodeId, ObjectKey, PutId, is_reserved};
 use crate::cluster::wire::{
     Answer, Done, DropReplica, Frame, Location, Place, PutEnd, PutPlaces, PutRevoke, PutStart, Verified, Verify,
 };
@@ -18,6 +18,8 @@ use crate::cluster::wire::{
 pub struct Pending {
     key: ObjectKey,
     end: Option<End>,
+    /// When a part of it was begun last, if it is in parts: its time begins anew with each.
+    pub(super) touched: Millis,
 }
 
 /// A put whose end was asked for.
@@ -59,12 +61,28 @@ impl Leader {
         if self.puts.len() >= self.config.max_puts {
             crate::bail!(NMC_ERR_BUSY, "{} puts are under way, the most possible", self.config.max_puts);
         }
+        if start.striped && (!start.key.may_be_striped() || start.length > MAX_PARTS) {
+            crate::bail!(NMC_ERR_INVALID_ARG, "a value in {} parts is to be under {:?}", start.length, start.key);
+        }
+        if is_reserved(start.key.space()) && start.key.as_part().is_none() {
+            crate::bail!(NMC_ERR_INVALID_ARG, "{:?} is in a namespace of the cluster's own", start.key);
+        }
+        let part = self.part_begins(&start.key, now)?;
         self.spaces.check(start.key.space(), |space| self.objects.has_any_of(space))?;
         let copies = placement::copies(&start.config)?;
         let found = self.spaces.find(start.key.space()).and_then(|s| self.objects.find(s, start.key.key()));
         let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));
         let readable = |owner: u16| self.owners.get(usize::from(owner)).is_some_and(|o| o.listed().is_some());
-        if replicas.iter().any(|held| held.gate == Gate::Open && readable(held.owner)) {
+        let mut open = replicas.iter().filter(|held| held.gate == Gate::Open && readable(held.owner));
+        // What is left of a value whose stub is with an owner that is away.
+        let lost =
+            replicas.iter().filter(|held| held.put.is_striped() && held.gate == Gate::Open && !readable(held.owner));
+        let mut broken = memory::collect(lost.filter(|_| self.knows_parts()).map(|held| held.put))?;
+        if open.any(|held| {
+            let whole = self.length_of(held).is_some() || !self.knows_parts();
+            broken.extend((!whole).then_some(held.put));
+            whole
+        }) {
             crate::bail!(NMC_ERR_EXISTS, "there is a value under {:?} already", start.key);
         }
         let mut candidates = Vec::new();
@@ -88,8 +106,12 @@ impl Leader {
                 memory::push(&mut candidates, candidate)?;
             }
         }
-        let mut chance = self.chance.clone();
-        let chosen = placement::choose(&candidates, &start.config, self.config.strategy, &mut chance);
+        // Parts of a value take turns, in an order that is the value's own.
+        let (mut chance, turn) = match (part, start.key.as_part()) {
+            (Some(whole), Some((_, number))) => (Chance::new(whole.0), number),
+            _ => (self.chance.clone(), 0),
+        };
+        let chosen = placement::choose(&candidates, &start.config, self.config.strategy, turn, &mut chance);
         let under_way = || {
             let is = replicas.iter().any(|held| held.gate == Gate::Closed);
             is.then(|| Error::new(NMC_ERR_BUSY, format!("another put of {:?} is under way", start.key)))
@@ -131,14 +153,37 @@ impl Leader {
             })
         };
         let places = memory::collect(chosen.iter().filter_map(place))?;
-        self.chance = chance;
-        let put = PutId::clustered(self.term, self.ids.next());
+        if part.is_none() {
+            self.chance = chance;
+        }
+        let put = match start.striped {
+            true => self.striped_id(&start.key),
+            false => PutId::clustered(self.term, self.ids.next()),
+        };
+        if start.striped {
+            self.note_stub(&start.key, put, 0)?;
+        }
+        self.breaks(&broken);
         memory::reserve_queue(&mut self.put_ends, 1)?;
         self.put_ends.push_back((now + self.config.put_ms, put));
-        self.puts.insert(put, Pending { key: start.key, end: None });
+        self.puts.insert(put, Pending { key: start.key, end: None, touched: now });
         let (status, term) = (NMC_OK, self.term);
         to.push(ask.answer(PutPlaces { status, term, put, copies, places }));
         Ok(())
+    }
+
+    /// An id that no striped value has: parts are known by it alone.
+    fn striped_id(&mut self, _key: &ObjectKey) -> PutId {
+        #[cfg(test)]
+        if self.has_flaw(super::control::Flaw::SameIds) {
+            return PutId::striped(self.term, NodeId::of(&format!("{_key:?}")).0);
+        }
+        loop {
+            let put = PutId::striped(self.term, self.ids.next());
+            if !self.stripes.knows(put) {
+                return put;
+            }
+        }
     }
 
     /// Whether one of these places is of a node that is about to take puts.
@@ -237,6 +282,8 @@ impl Leader {
             self.revoke(put, 0)?;
         }
         self.puts.remove(&put);
+        // Something of it may have gone before this.
+        self.came(&key, put, 0)?;
         if count > 0 {
             others.into_iter().try_for_each(|id| self.rule_out(id, &key, put))?;
         }
@@ -377,13 +424,18 @@ impl Leader {
         let Some(pending) = self.puts.get(&put) else { return Ok(()) };
         let key = pending.key.copy()?;
         self.revoked.enter(put)?;
+        self.goes(&key, put);
         self.take_replicas(&key, |held| held.put == put, call)
     }
 
     /// Forgets puts that have not ended in time.
     pub(super) fn forget_puts(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         while let Some((_, put)) = self.put_ends.front().copied().filter(|(end, _)| *end <= now) {
-            if let Some(pending) = self.puts.get(&put) {
+            let touched = self.puts.get(&put).map_or(0, |pending| pending.touched);
+            if touched + self.config.put_ms > now {
+                memory::reserve_queue(&mut self.put_ends, 1)?;
+                self.put_ends.push_back((touched + self.config.put_ms, put));
+            } else if let Some(pending) = self.puts.get(&put) {
                 if let Some(End { ask, .. }) = &pending.end {
                     to.push(ask.answer(Answer::new(self.term, NMC_ERR_STALE, "the put took too long")));
                 }

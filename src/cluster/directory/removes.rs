@@ -9,7 +9,7 @@ use super::{Action, Ask, Change, Leader, Recording};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_IN_PROGRESS, NMC_OK, nmc_status_t};
-use crate::cluster::types::{Millis, NodeId, ObjectKey, Position};
+use crate::cluster::types::{Millis, NodeId, ObjectKey, Position, is_reserved};
 use crate::cluster::wire::{Answer, DropKey, DropReplica, DropSpace, Dropped, Remove, RemoveAll};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -131,6 +131,7 @@ impl Leader {
             held.gate = Gate::Dropped;
         }
         for held in list {
+            self.goes(key, held.put);
             let Some((node, incarnation)) = self.owners.get(usize::from(held.owner)).and_then(Owner::whose) else {
                 continue;
             };
@@ -159,6 +160,7 @@ impl Leader {
         if self.came_before(ask, remove.call, to) {
             return Ok(());
         }
+        check_open(remove.key.space())?;
         let call = self.begin_call(ask, remove.wait, remove.call);
         self.recent.enter(remove.call, call)?;
         let done = self.remove_key(remove.key, call);
@@ -178,6 +180,7 @@ impl Leader {
         if self.came_before(ask, remove.call, to) {
             return Ok(());
         }
+        check_open(remove.space.as_ref().map_or(&[], |space| space.0.as_slice()))?;
         let call = self.begin_call(ask, remove.wait, remove.call);
         self.recent.enter(remove.call, call)?;
         let renewed = self.spaces.renew(remove.space.as_ref().map(|space| space.0.as_slice()));
@@ -309,6 +312,14 @@ impl Leader {
             self.record(Recording::Forget, vec![Change::Forget(first, floor)], to);
         }
     }
+}
+
+/// Fails for a namespace that is the cluster's own: what is in it goes with what it belongs to.
+fn check_open(space: &[u8]) -> Result<()> {
+    if is_reserved(space) {
+        crate::bail!(NMC_ERR_INVALID_ARG, "namespace \"{}\" is the cluster's own", space.escape_ascii());
+    }
+    Ok(())
 }
 
 /// Remembers to tell a call that it has one to wait for less. Without memory for that it waits until its client gives up.

@@ -268,7 +268,7 @@ impl Rig {
 
     fn start(&mut self, copies: u32) -> PutPlaces {
         let config = Replicate { copies, media: vec![], fixed: vec![], near: String::new() };
-        let request = self.ask(PutStart { key: key(), length: 1, slices: vec![1], config });
+        let request = self.ask(PutStart { key: key(), length: 1, slices: vec![1], config, striped: false });
         match self.answer(request) {
             Some(Message::PutPlaces(places)) => places.clone(),
             other => panic!("{other:?}"),
@@ -331,7 +331,7 @@ fn a_put_of_a_key_that_somebody_else_is_putting_is_to_wait() {
     let put = rig.start(1).put;
     rig.facts(0, vec![published(3, 7, put)]);
     let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
-    let other = PutStart { key: key(), length: 1, slices: vec![1], config };
+    let other = PutStart { key: key(), length: 1, slices: vec![1], config, striped: false };
     let request = rig.ask(other.clone());
     assert_eq!(rig.status(request), Some(NMC_ERR_BUSY), "there is room, but for the other put");
     rig.end(put, vec![rig.done(0, 3, 7)], &[]);
@@ -529,7 +529,7 @@ fn a_put_to_a_node_that_is_just_coming_is_to_be_asked_for_again() {
     for (segment, status) in [("n0/ram", NMC_ERR_UNAVAILABLE), ("n0", NMC_ERR_UNAVAILABLE), ("n7", NMC_ERR_NO_SPACE)] {
         let fixed = vec![Location { segment: segment.into(), media: None }];
         let config = Replicate { copies: 1, media: vec![], fixed, near: String::new() };
-        let request = rig.ask(PutStart { key: key(), length: 1, slices: vec![1], config });
+        let request = rig.ask(PutStart { key: key(), length: 1, slices: vec![1], config, striped: false });
         assert_eq!(rig.status(request), Some(status), "{segment}");
     }
 }
@@ -582,7 +582,7 @@ fn slices_that_do_not_add_up_are_refused() {
     let mut rig = Rig::with_nodes(1, false);
     let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
     for slices in [vec![1, 1], vec![], vec![u64::MAX, 5]] {
-        let request = rig.ask(PutStart { key: key(), length: 3, slices, config: config.clone() });
+        let request = rig.ask(PutStart { key: key(), length: 3, slices, config: config.clone(), striped: false });
         assert_eq!(rig.status(request), Some(NMC_ERR_INVALID_ARG));
     }
 }
@@ -1231,9 +1231,170 @@ fn one_namespace_too_many_is_dropped_and_what_comes_behind_it_is_heard() {
     assert_eq!((status(&mut rig, most), status(&mut rig, 0)), (NMC_OK, NMC_ERR_NOT_FOUND), "and for none besides");
     // Who puts is told so before a byte is sent.
     let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
-    let request = rig.ask(PutStart { key: of(0), length: 1, slices: vec![1], config: config.clone() });
+    let request = rig.ask(PutStart { key: of(0), length: 1, slices: vec![1], config: config.clone(), striped: false });
     assert_eq!(rig.status(request), Some(NMC_ERR_LIMIT));
     let key = ObjectKey::new(b"1", b"another").unwrap();
-    let request = rig.ask(PutStart { key, length: 1, slices: vec![1], config });
+    let request = rig.ask(PutStart { key, length: 1, slices: vec![1], config, striped: false });
     assert!(matches!(rig.answer(request), Some(Message::PutPlaces(_))));
+}
+
+/// What a node has that is of a striped value: its stub, or one of its parts.
+fn of_stripes(index: u32, key: ObjectKey, put: PutId, length: u64) -> Fact {
+    Published { index, epoch: 1, key, put, length, segment: 0 }.into()
+}
+
+/// A leader of two nodes with a value of two parts of 4 and 3 bytes that was put before it came: the stub and the first part are on the first node. The other
+/// one has not reported yet.
+fn two_parts() -> (Rig, PutId) {
+    let (mut rig, whole) = (Rig::new(2, false), PutId::striped(4, 7));
+    let part = |number| ObjectKey::part(whole, number).unwrap();
+    for (n, facts) in [
+        (0, vec![of_stripes(1, key(), whole, 2), of_stripes(2, part(0), PutId::clustered(4, 8), 4)]),
+        (1, vec![of_stripes(1, part(1), PutId::clustered(4, 9), 3)]),
+    ] {
+        rig.join(n, n + 1, n + 1, None);
+        rig.apply(n);
+        rig.facts(n, facts);
+        if n == 0 {
+            rig.report(n, SnapshotEnd { facts: 2 });
+        }
+    }
+    (rig, whole)
+}
+
+/// Keys of what a node is to drop.
+fn dropped(rig: &Rig, n: u64) -> Vec<ObjectKey> {
+    let told = rig.said.iter().filter(|(to, _)| *to == n);
+    let entries = told.filter_map(|(_, frame)| match &frame.message {
+        Message::Drops(drops) => Some(drops.entries.clone()),
+        _ => None,
+    });
+    let keys = entries.flatten().filter_map(|entry| match entry.what {
+        Dropped::Replica(replica) => Some(replica.key),
+        _ => None,
+    });
+    let mut keys: Vec<ObjectKey> = keys.collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+#[test]
+fn a_striped_value_is_as_long_as_its_parts_and_is_found_while_all_of_them_are() {
+    let (mut rig, whole) = two_parts();
+    let listed = rig.found();
+    assert_eq!((listed.status, listed.replicas[0].put, listed.replicas[0].length), (NMC_OK, whole, 7));
+    rig.report(1, SnapshotEnd { facts: 1 });
+    rig.passes(1000, &[0, 1]);
+    assert_eq!(rig.found().replicas.len(), 1);
+    // The second node evicts its part.
+    rig.facts(1, vec![retired(1, 1)]);
+    assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+    rig.passes(1000, &[0, 1]);
+    assert_eq!(dropped(&rig, 0), [key(), ObjectKey::part(whole, 0).unwrap()]);
+    assert!(dropped(&rig, 1).is_empty());
+}
+
+#[test]
+fn nothing_of_a_striped_value_goes_while_a_node_is_telling_what_it_has() {
+    let (mut rig, _) = two_parts();
+    rig.facts(1, vec![retired(1, 1)]);
+    rig.passes(2000, &[0, 1]);
+    assert!(dropped(&rig, 0).is_empty(), "the part may be elsewhere on the node that is still reporting");
+    assert_eq!(rig.found().status, NMC_ERR_UNAVAILABLE);
+    rig.report(1, SnapshotEnd { facts: 2 });
+    rig.passes(1000, &[0, 1]);
+    assert_eq!(dropped(&rig, 0).len(), 2);
+
+    // A snapshot in the middle of its life: what is on disk by now comes in a later range.
+    let (mut rig, whole) = two_parts();
+    rig.report(1, SnapshotEnd { facts: 1 });
+    rig.passes(1000, &[0, 1]);
+    rig.report(1, Range { from: 0, to: 16, live: vec![] });
+    rig.passes(1000, &[0, 1]);
+    assert_eq!((dropped(&rig, 0).len(), rig.found().status), (0, NMC_ERR_UNAVAILABLE));
+    let part = ObjectKey::part(whole, 1).unwrap();
+    let live = vec![Published { index: 3, epoch: 2, key: part, put: PutId::clustered(4, 9), length: 3, segment: 0 }];
+    rig.report(1, Range { from: 0, to: 16, live });
+    rig.report(1, SnapshotEnd { facts: 1 });
+    rig.passes(1000, &[0, 1]);
+    assert_eq!((dropped(&rig, 0).len(), rig.found().status), (0, NMC_OK));
+
+    // A node that is coming back has what it had, as far as anybody knows.
+    let since = rig.at(1);
+    rig.join(1, 20, 2, Some(since));
+    assert_eq!(rig.found().status, NMC_ERR_UNAVAILABLE);
+    rig.passes(1000, &[0]);
+    assert!(dropped(&rig, 0).is_empty());
+    // One that is away has lost it for whoever wants it.
+    rig.passes(11_000, &[0]);
+    assert!(dropped(&rig, 0).is_empty(), "nobody has wanted it");
+    assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+    rig.passes(1000, &[0]);
+    assert_eq!(dropped(&rig, 0).len(), 2);
+}
+
+#[test]
+fn a_value_whose_stub_is_with_a_dead_owner_goes_when_somebody_wants_it() {
+    for puts in [false, true] {
+        let (mut rig, whole) = two_parts();
+        rig.report(1, SnapshotEnd { facts: 1 });
+        rig.passes(1000, &[0, 1]);
+        rig.passes(11_000, &[1]);
+        assert!(dropped(&rig, 1).is_empty(), "nobody has wanted it");
+        if puts {
+            rig.start(1);
+        } else {
+            assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+        }
+        rig.passes(1000, &[1]);
+        assert_eq!(dropped(&rig, 1), [ObjectKey::part(whole, 1).unwrap()]);
+    }
+}
+
+#[test]
+fn parts_are_put_only_while_their_value_is_and_go_with_it() {
+    let mut rig = Rig::with_nodes(2, false);
+    let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
+    let start =
+        |key: ObjectKey, striped: bool| PutStart { key, length: 2, slices: vec![2], config: config.clone(), striped };
+    let request = rig.ask(start(key(), true));
+    let Some(Message::PutPlaces(places)) = rig.answer(request) else { panic!("{:?}", rig.answer(request)) };
+    let whole = places.put;
+    assert!(whole.is_striped());
+    let mut owners = Vec::new();
+    for number in 0..2 {
+        let part = ObjectKey::part(whole, number).unwrap();
+        let request = rig.ask(start(part.clone(), false));
+        let Some(Message::PutPlaces(places)) = rig.answer(request).cloned() else { panic!() };
+        let owner = (0..2).find(|n| NodeId::of(&format!("n{n}")) == places.places[0].node).unwrap();
+        owners.push(owner);
+        rig.facts(owner, vec![of_stripes(1, part.clone(), places.put, 2)]);
+        let done = vec![rig.done(owner, 1, 1)];
+        let request = rig.ask(PutEnd { put: places.put, key: part, done, tried: vec![], crc: None });
+        assert_eq!(rig.status(request), Some(NMC_OK));
+    }
+    assert_ne!(owners[0], owners[1], "parts take turns");
+    for other in [ObjectKey::part(PutId(whole.0 ^ 1), 0).unwrap(), ObjectKey::part(whole, 4096).unwrap()] {
+        let request = rig.ask(start(other, false));
+        assert_eq!(rig.status(request), Some(NMC_ERR_STALE), "of nothing that is being put");
+    }
+    let reserved = ObjectKey::new(b"\xffw", b"k").unwrap();
+    let request = rig.ask(start(reserved, false));
+    assert_eq!(rig.status(request), Some(NMC_ERR_INVALID_ARG));
+    let request = rig.ask(Remove { key: ObjectKey::part(whole, 0).unwrap(), wait: false, call: 3 });
+    assert_eq!(rig.status(request), Some(NMC_ERR_INVALID_ARG));
+    let request = rig.ask(RemoveAll { space: Some(Space(b"\xffp".to_vec())), wait: false, call: 4 });
+    assert_eq!(rig.status(request), Some(NMC_ERR_INVALID_ARG));
+    // Its time begins anew with each part: it began 29 s ago, and the last part now.
+    rig.passes(29_000, &[0, 1]);
+    rig.ask(start(ObjectKey::part(whole, 1).unwrap(), false));
+    rig.passes(20_000, &[0, 1]);
+    assert!(dropped(&rig, owners[0]).is_empty() && dropped(&rig, owners[1]).is_empty());
+    rig.passes(40_000, &[0, 1]);
+    for (number, owner) in (0..).zip(owners) {
+        assert_eq!(dropped(&rig, owner), [ObjectKey::part(whole, number).unwrap()]);
+    }
+    let keys = rig.ask(ListKeys { cursor: 0, space: Space(b"\xffp".to_vec()), prefix: Prefix(vec![]) });
+    assert!(matches!(rig.answer(keys), Some(Message::Keys(keys)) if keys.list.is_empty()), "parts are no keys");
 }

@@ -56,8 +56,8 @@ impl<S: Storage> Agent<S> {
         let closed = |number: u32| self.closed.as_ref().is_some_and(|closed| closed.contains(&number));
         let mut open = self.config.segments.iter().filter(|s| s.media != Media::Ssd && !closed(s.number));
         let Some(segment) = open.next().map(|segment| segment.number) else { return };
-        let (put, length, is_copy) = (from.put, from.length, true);
-        let wanted = Wanted { put, key: &key, length, segment, retain, metadata, is_copy };
+        let (put, length, inner, is_copy) = (from.put, from.length, key.inner(from.put), true);
+        let wanted = Wanted { put, key: &inner, length, segment, retain, metadata, is_copy };
         let Ok(plan) = self.storage.open(&wanted) else { return };
         let ticket = self.next_ticket;
         self.next_ticket += 1;

@@ -7,7 +7,7 @@ use super::{Action, Agent, Standing, Storage};
 use crate::base::log;
 use crate::base::status::NMC_OK;
 use crate::cluster::told::Told;
-use crate::cluster::types::{Millis, NO_INDEX, Position, Term};
+use crate::cluster::types::{Millis, NO_INDEX, Position, Term, stubs_of};
 use crate::cluster::wire::{Ack, Dropped, Drops, Frame, Join, Leave, Message, Ping, STREAM_SHIFT, Welcome};
 
 impl<S: Storage> Agent<S> {
@@ -204,23 +204,28 @@ impl<S: Storage> Agent<S> {
         match what {
             Dropped::Replica(replica) => {
                 self.cancel_copies(|copy| copy.key == replica.key && copy.from.put == replica.put);
+                let key = replica.key.inner(replica.put);
                 if replica.incarnation == self.config.incarnation && replica.index != NO_INDEX {
                     let plan = super::Plan { index: replica.index, epoch: replica.epoch };
-                    self.storage.drop_named(plan, &replica.key);
+                    self.storage.drop_named(plan, &key);
                 } else {
                     self.refuse(replica.put);
                 }
                 // It may have another place by now, on disk or in memory, of which nobody has heard yet.
-                self.storage.drop_put(&replica.key, replica.put);
+                self.storage.drop_put(&key, replica.put);
             }
             Dropped::Key(key) => {
                 self.cancel_copies(|copy| copy.key == key.key);
                 self.storage.drop_key(&key.key);
+                self.storage.drop_key(&key.key.stub());
             }
             Dropped::Space(space) => {
                 let name = space.space.as_ref().map(|space| space.0.as_slice());
                 self.cancel_copies(|copy| name.is_none_or(|name| copy.key.space() == name));
                 self.storage.drop_space(name);
+                if let Some(name) = name {
+                    self.storage.drop_space(Some(&stubs_of(name)));
+                }
             }
         }
     }

@@ -120,7 +120,7 @@ impl<S: Storage> Agent<S> {
     fn open(&mut self, put: &Put) -> Result<Plan> {
         self.storage.open(&Wanted {
             put: put.put,
-            key: &put.key,
+            key: &put.key.inner(put.put),
             length: put.length,
             segment: put.segment,
             retain: put.retain,

@@ -76,7 +76,12 @@ impl<S: Storage> Agent<S> {
             to.push(reply(refused(NMC_ERR_UNAVAILABLE)));
             return Ok(());
         }
-        let pinned = match self.storage.pin(Plan { index: fetch.name.index, epoch: fetch.name.epoch }, &fetch.key) {
+        let plan = Plan { index: fetch.name.index, epoch: fetch.name.epoch };
+        let pinned = match fetch.stub {
+            true => self.storage.pin(plan, &fetch.key.stub()),
+            false => self.storage.pin(plan, &fetch.key),
+        };
+        let pinned = match pinned {
             Ok(pinned) => pinned,
             Err(error) => {
                 // Nothing of it is under way.

@@ -5,7 +5,7 @@ use super::storage::{Storage, Tail};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::cluster::types::{Millis, Position};
-use crate::cluster::wire::{Applied, Fact, Facts, News, Published, ROOM, Range, SnapshotEnd};
+use crate::cluster::wire::{Applied, Fact, Facts, News, Published, ROOM, Range, Retired, SnapshotEnd};
 use std::collections::VecDeque;
 
 /// Reports under way.
@@ -136,7 +136,8 @@ impl Stream {
                 self.wanted = false;
                 self.snapshot = Some(Snapshot { next: 0, facts: storage.newest() });
             } else if let Some(snapshot) = self.snapshot {
-                let part = storage.part(snapshot.next, OBJECTS)?;
+                let mut part = storage.part(snapshot.next, OBJECTS)?;
+                name_all(&mut part.live)?;
                 self.reports.push_back(Range { from: part.from, to: part.to, live: part.live }.into());
                 if let Some(next) = part.next {
                     self.snapshot = Some(Snapshot { next, ..snapshot });
@@ -151,6 +152,7 @@ impl Stream {
                     Tail::Overwritten => self.wanted = true,
                     Tail::Facts(mut facts) if !facts.is_empty() => {
                         facts.truncate(fitting(&facts));
+                        facts.iter_mut().try_for_each(name)?;
                         let first = self.facts + 1;
                         self.facts += facts.len() as u64;
                         self.reports.push_back(Facts { first, facts }.into());
@@ -164,6 +166,29 @@ impl Stream {
         }
         Ok(())
     }
+}
+
+/// What a node has, as others call it. What nobody calls anything is as if it were not there: it has the id of a striped put, from
+/// before there were any, and is no stub.
+fn name_all(live: &mut Vec<Published>) -> Result<()> {
+    let mut named = memory::with_capacity(live.len())?;
+    for published in live.drain(..) {
+        if let Some(key) = published.key.outer(published.put)? {
+            named.push(Published { key, ..published });
+        }
+    }
+    *live = named;
+    Ok(())
+}
+
+/// The same of a fact.
+fn name(fact: &mut Fact) -> Result<()> {
+    let Fact::Published(published) = fact else { return Ok(()) };
+    match published.key.outer(published.put)? {
+        Some(key) => published.key = key,
+        None => *fact = Retired { index: published.index, epoch: published.epoch }.into(),
+    }
+    Ok(())
 }
 
 /// How many of these facts one report has room for.

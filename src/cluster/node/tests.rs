@@ -152,6 +152,7 @@ impl Rig {
             into: (0..into as u64).map(extent).collect(),
             mover: 0,
             expire_ms: 0,
+            stub: false,
         }
     }
 }
@@ -745,4 +746,47 @@ fn what_is_held_back_is_published_when_its_checksum_is_right_and_never_else() {
     rig.actions.clear();
     rig.master(Verify { term: 5, incarnation: 9, put: plain.put, crc: 0 });
     assert_eq!(said(&rig), Some((NMC_ERR_INVALID_ARG, false)));
+}
+
+#[test]
+fn a_stub_is_apart_from_the_values_of_its_namespace_and_others_do_not_see_that() {
+    let mut rig = Rig::joined(16);
+    let whole = PutId::striped(5, 3);
+    let stub = Put { put: whole, length: 2, ..put(5, Position::default()) };
+    assert_eq!(rig.put_status(1, stub), None);
+    rig.on(Event::Received(whole, true));
+    let plan = rig.agent.storage().find(&key().stub()).unwrap();
+    assert!(rig.agent.storage().look(&key()).is_none(), "programs of the node that look for the key find nothing");
+    let told = rig.acknowledge_all();
+    let is_it = |fact: &Fact| matches!(fact, Fact::Published(p) if p.key == key() && p.put == whole && p.length == 2);
+    assert!(told.iter().any(|news| matches!(news, News::Facts(facts) if facts.facts.iter().any(is_it))), "{told:?}");
+    // A value of its own is beside it.
+    let own = rig.local(1);
+    assert_ne!(own, plan);
+    let fetch = Fetch { length: 0, ..rig.fetch(plan, 0) };
+    assert!(matches!(rig.ask(2, fetch.clone()), Some(Message::Fetched(f)) if f.status == NMC_ERR_NOT_FOUND));
+    assert_eq!(rig.ask(3, Fetch { stub: true, ..fetch }), None);
+    let sent = rig.actions.iter().find_map(|action| match action {
+        Action::SendValue { frame: Frame { message: Message::Fetched(fetched), .. }, .. } => Some(fetched.clone()),
+        _ => None,
+    });
+    assert_eq!(sent.map(|fetched| (fetched.put, fetched.length, fetched.follows)), Some((whole, 2, 0)));
+    // It is dropped by name, and alone.
+    let replica = DropReplica { incarnation: 9, index: plan.index, epoch: plan.epoch, key: key(), put: whole };
+    rig.drops(position(0), position(1), vec![replica.into()]);
+    let has =
+        |rig: &Rig| (rig.agent.storage().find(&key()).is_some(), rig.agent.storage().find(&key().stub()).is_some());
+    assert_eq!(has(&rig), (true, false));
+    // With its key, and with its namespace.
+    for (number, what) in
+        [DropKey { key: key() }.into(), DropSpace { space: Some(Space(vec![])) }.into()].into_iter().enumerate()
+    {
+        let store = rig.agent.storage_mut();
+        let _ = store.put(&key(), PutId::local(4), &[1]);
+        store.put(&key().stub(), PutId::striped(5, 9), &[1, 2]).unwrap();
+        assert_eq!(has(&rig), (true, true));
+        let number = number as u64;
+        rig.drops(position(1 + number), position(2 + number), vec![what]);
+        assert_eq!(has(&rig), (false, false));
+    }
 }

@@ -14,7 +14,7 @@ use crate::base::status::{
     nmc_status_t,
 };
 use crate::base::{log, memory};
-use crate::cluster::client::{Action, Call, Client, Config, Event, Outcome};
+use crate::cluster::client::{Action, Call, Client, Config, Event, Memory, Outcome};
 use crate::cluster::net::{Address, ByNumber, Heard, Limits, Net, Poller, Ready, Span, Spans, now_ms};
 use crate::cluster::nixl::sys::Medium;
 use crate::cluster::nixl::{How, News, Settings, Write, pieces};
@@ -101,7 +101,7 @@ struct Node {
     /// How many there are for large values.
     large: usize,
     /// Requests that wait for one.
-    waiting: VecDeque<(Frame, u64)>,
+    waiting: VecDeque<(Frame, Memory)>,
     /// What it was told of the own mover: which, and which edition; and when.
     told: (u64, u64),
     told_at: Millis,
@@ -703,8 +703,8 @@ impl State {
                 None if frame.request != 0 => self.events.push_back(Event::Lost(frame.request)),
                 None => {}
             },
-            Action::Node(id, endpoint, frame, call) => self.ask_node(id, endpoint, frame, call),
-            Action::Take { request, call, length } => self.take(request, call, length),
+            Action::Node(id, endpoint, frame, from) => self.ask_node(id, endpoint, frame, from),
+            Action::Take { request, into, length } => self.take(request, into, length),
             Action::Close(request) => self.close(request),
             Action::Keep(_, key, replica) => {
                 if let Some(agent) = &self.agent {
@@ -851,7 +851,7 @@ impl State {
         }
     }
 
-    fn ask_node(&mut self, id: NodeId, endpoint: String, mut frame: Frame, call: u64) {
+    fn ask_node(&mut self, id: NodeId, endpoint: String, mut frame: Frame, from: Memory) {
         let node = self.nodes.entry(id).or_default();
         if node.endpoint != endpoint {
             // The node is another one by now. What is under way with the former ends by itself.
@@ -861,7 +861,7 @@ impl State {
             (node.told, node.met) = ((0, 0), false);
         }
         if self.carrier.is_some()
-            && let Some(refusal) = self.refused(id, &mut frame, call)
+            && let Some(refusal) = self.refused(id, &mut frame, from.call)
         {
             return self.events.push_back(Event::Node(id, Frame::answering(frame.request, refusal)));
         }
@@ -886,14 +886,14 @@ impl State {
             match peer {
                 Ok(peer) => {
                     node.shared = Some(peer);
-                    self.send(peer, None, frame, call);
+                    self.send(peer, None, frame, from);
                 }
                 Err(_) if frame.request != 0 => self.events.push_back(Event::Lost(frame.request)),
                 Err(_) => {}
             }
             return;
         }
-        node.waiting.push_back((frame, call));
+        node.waiting.push_back((frame, from));
         self.send_waiting(id);
     }
 
@@ -918,12 +918,13 @@ impl State {
                 }
                 None => return,
             };
-            let Some((frame, call)) = node.waiting.pop_front() else { return };
-            self.send(peer, Some(id), frame, call);
+            let Some((frame, from)) = node.waiting.pop_front() else { return };
+            self.send(peer, Some(id), frame, from);
         }
     }
 
-    fn send(&mut self, peer: Peer, large: Option<NodeId>, frame: Frame, call: u64) {
+    fn send(&mut self, peer: Peer, large: Option<NodeId>, frame: Frame, from: Memory) {
+        let call = from.call;
         if !self.note(frame.request, Sent { peer, call, large }) {
             return;
         }
@@ -934,7 +935,7 @@ impl State {
         let Some(running) = self.calls.get(&call) else { return self.unsaid(frame.request) };
         let room = memory::reserve_map(&mut self.tickets, 1).and_then(|()| Spans::of(&running.spans));
         let Ok(spans) = room else { return self.unsaid(frame.request) };
-        let spans = spans.up_to(length);
+        let spans = spans.behind(from.offset).up_to(length);
         if large.is_none() {
             let _ = self.net.send_value(peer, &frame, spans, None);
             return;
@@ -975,7 +976,8 @@ impl State {
         self.events.push_back(Event::Lost(request));
     }
 
-    fn take(&mut self, request: u64, call: u64, length: u64) {
+    fn take(&mut self, request: u64, into: Memory, length: u64) {
+        let call = into.call;
         let ticket = self.number();
         let (Some(sent), Some(running)) = (self.requests.get(&request), self.calls.get_mut(&call)) else {
             return self.events.push_back(Event::Took(request, false));
@@ -983,6 +985,7 @@ impl State {
         let peer = sent.peer;
         let room = memory::reserve_map(&mut self.tickets, 1).and_then(|()| Spans::of(&running.spans));
         let Ok(spans) = room else { return self.events.push_back(Event::Took(request, false)) };
+        let spans = spans.behind(into.offset);
         if spans.left() < length {
             // The value is there, and the caller is told how large it is; its bytes are passed over.
             running.too_large = Some(length);

@@ -547,8 +547,9 @@ impl<S: Memory> Running<S> {
     fn fetch(&mut self, filling: Filling) {
         let Filling { key, from, into, .. } = &filling;
         let length = if into.is_some() { from.length } else { 0 };
-        let (name, put, key) = (from.name, from.put, key.clone());
-        let fetch = Fetch { name, key, put, offset: 0, length, into: Vec::new(), mover: 0, expire_ms: 0 };
+        let (name, put, key, stub) = (from.name, from.put, key.clone(), from.put.is_striped());
+        let (offset, mover, expire_ms) = (0, 0, 0);
+        let fetch = Fetch { name, key, put, offset, length, into: Vec::new(), mover, expire_ms, stub };
         let peer = match self.fills.len() < MOST_FILLS {
             true => Address::literal(&from.endpoint).and_then(|address| self.net.connect(&address)).ok(),
             false => None,

@@ -1,8 +1,8 @@
 //! What is promised, and whether it was kept. The checker sees every call from outside, and at the end the stores.
 
-use crate::cluster::types::{Millis, NodeId, ObjectKey, PutId};
+use crate::cluster::types::{Millis, Name, NodeId, ObjectKey, PutId};
 use crate::cluster::wire::Space;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +96,10 @@ pub struct Checker {
     pub values: BTreeMap<u64, Value>,
     /// Which value a put is of.
     pub puts: BTreeMap<PutId, Put>,
+    /// Whose part a put is.
+    parts: BTreeMap<PutId, PutId>,
+    /// How many parts a striped put has.
+    pub cuts: BTreeMap<PutId, u64>,
     pub removals: Vec<Removal>,
     pub violations: Vec<Violation>,
     /// How often something was seen, to know that a run says something.
@@ -208,8 +212,33 @@ impl Checker {
         }
     }
 
+    /// A part of a put is put.
+    pub fn part_begins(&mut self, part: PutId, whole: PutId) {
+        self.parts.insert(part, whole);
+    }
+
+    /// What of these is there without the rest of its value.
+    pub fn apart(&self, listed: &[(ObjectKey, PutId, Name)]) -> Vec<String> {
+        let mut parts: BTreeMap<PutId, BTreeSet<u64>> = BTreeMap::new();
+        let mut stubs = BTreeSet::new();
+        for (key, put, _) in listed {
+            match key.as_part() {
+                Some((whole, number)) => drop(parts.entry(whole).or_default().insert(number)),
+                None if put.is_striped() => drop(stubs.insert(*put)),
+                None => {}
+            }
+        }
+        let without = parts.keys().filter(|whole| !stubs.contains(whole)).map(|whole| format!("{whole:?} has no stub"));
+        let holes = stubs.iter().filter(|stub| {
+            let there = parts.get(stub).map_or(0, |parts| parts.len() as u64);
+            self.cuts.get(stub) != Some(&there)
+        });
+        without.chain(holes.map(|stub| format!("{stub:?} has not all its parts"))).collect()
+    }
+
     /// A replica of a put is no more, or with an owner that is lost.
     pub fn lost(&mut self, put: PutId) {
+        let put = self.parts.get(&put).copied().unwrap_or(put);
         if let Some(put) = self.puts.get_mut(&put) {
             put.lost = true;
         }

@@ -50,6 +50,19 @@ pub enum Fault {
     Forgetful(usize),
 }
 
+fn a_put(key: ObjectKey, copies: u32, media: Vec<u32>, pages: usize, stripe: u64) -> PutCall {
+    PutCall {
+        key,
+        length: pages as u64,
+        slices: vec![pages as u64],
+        config: Replicate { copies, media, fixed: vec![], near: String::new() },
+        retain: 0,
+        metadata: Metadata::default(),
+        crc: None,
+        stripe,
+    }
+}
+
 impl Sim {
     pub(super) fn some_op(&mut self) {
         if self.calm {
@@ -140,15 +153,21 @@ impl Sim {
         }
         let on_disk = self.setup.tiers && self.hits(300);
         let media = if on_disk { vec![0, 0, 1] } else { vec![] };
-        let put = PutCall {
-            key,
-            length: pages as u64,
-            slices: vec![pages as u64],
-            config: Replicate { copies, media, fixed: vec![], near: String::new() },
-            retain: 0,
-            metadata: Metadata::default(),
-            crc,
-        };
+        let stripe = if self.setup.striped && self.hits(700) { 1 + self.chance.below(2) as u64 } else { 0 };
+        // Parts take longer.
+        let patience = if stripe > 0 { patience + 3000 } else { patience };
+        self.call_put_of(at, PutCall { crc, ..a_put(key, copies, media, pages, stripe) }, value, patience);
+    }
+
+    /// Puts a value in parts of so many pages.
+    pub(super) fn call_put_parts(&mut self, at: usize, key: ObjectKey, copies: u32, pages: usize, stripe: u64) -> u64 {
+        let value = self.new_value(&key, pages);
+        self.call_put_of(at, a_put(key, copies, vec![], pages, stripe), value, 3000);
+        value
+    }
+
+    fn call_put_of(&mut self, at: usize, put: PutCall, value: u64, patience: Millis) {
+        let pages = usize::try_from(put.length).unwrap();
         self.call(at, Kind::Put(value, pages), patience, client::Call::Put(put));
     }
 
@@ -177,7 +196,11 @@ impl Sim {
         let now = self.now;
         // What a tier that was not there has may have been removed.
         let Some(agent) = self.agent_of(at).filter(|agent| agent.storage().apart.is_none()) else { return false };
-        let Some((put, pages, _)) = agent.storage().look(key) else { return false };
+        let stub = || match self.setup.control {
+            Some(Control::StubsAreValues) => agent.storage().look(&key.stub()),
+            _ => None,
+        };
+        let Some((put, pages, _)) = agent.storage().look(key).or_else(stub) else { return false };
         // A node that is cut off has not heard of removes.
         let began = if agent.serves(now) { now } else { 0 };
         self.checker.got(key, put, &pages, began, now, true);
@@ -298,6 +321,9 @@ impl Sim {
         self.say(|| format!("c{at} call {number} ends: {outcome:?}"));
         match call.kind {
             Kind::Put(..) if outcome.status == NMC_OK => {
+                if outcome.put.is_striped() {
+                    self.checker.count("put in parts");
+                }
                 self.check_disk(outcome.put);
                 self.checker.put_ended(outcome.put, now);
             }
@@ -307,6 +333,9 @@ impl Sim {
             }
             Kind::Get(key) => match outcome.status {
                 NMC_OK => {
+                    if outcome.put.is_striped() {
+                        self.checker.count("got in parts");
+                    }
                     let pages = &call.buffer[..usize::try_from(outcome.count).unwrap().min(call.buffer.len())];
                     self.checker.got(&key, outcome.put, pages, call.began, now, false);
                 }
@@ -520,7 +549,10 @@ impl Sim {
             }
             for (plan, key, put) in agent.storage().all() {
                 let name = Name { node: id, incarnation, index: plan.index, epoch: plan.epoch };
-                there.push((key, put, name));
+                match key.outer(put).unwrap() {
+                    Some(key) => there.push((key, put, name)),
+                    None => problems.push(format!("n{at} has {key:?} of {put:?}")),
+                }
             }
             let store = agent.storage();
             if !store.counts() || store.headers.iter().any(|h| !matches!(h.state, State::Free | State::Live)) {
@@ -531,6 +563,12 @@ impl Sim {
         there.sort();
         if listed != there {
             problems.push(format!("listed are {listed:?}; there are {there:?}"));
+        }
+        problems.extend(self.checker.apart(&listed));
+        let stubs: std::collections::BTreeSet<PutId> =
+            listed.iter().map(|(_, put, _)| *put).filter(|put| put.is_striped()).collect();
+        if leader.striped() != (stubs.len(), 0) && self.setup.control.is_none() {
+            problems.push(format!("{} values are in parts, and known are {:?}", stubs.len(), leader.striped()));
         }
         if leader.under_way() != [0; 5] {
             problems.push(format!("puts, calls, drops and copies are under way: {:?}", leader.under_way()));

@@ -261,28 +261,43 @@ impl Sim {
         let life = self.clients[at].process.life;
         let peer = self.peer(Addr::Client(at));
         match action {
-            client::Action::Node(id, _, frame, call) => {
+            client::Action::Node(id, _, frame, from) => {
                 let Some(node) = self.node_at(id) else { return };
-                let value = self.clients[at].calls.get(&call).and_then(super::Call::value);
+                let value = self.clients[at].calls.get(&from.call).and_then(super::Call::value);
                 let put = match &frame.message {
-                    Message::Put(put) => Some(put.put),
-                    Message::Reserve(reserve) => Some(reserve.put.put),
+                    Message::Put(put) => Some(put),
+                    Message::Reserve(reserve) => Some(&reserve.put),
                     _ => None,
                 };
                 if let (Some(put), Some((value, _))) = (put, value) {
-                    self.put_begins(put, value);
+                    match put.key.as_part() {
+                        Some((whole, _)) => {
+                            // It may be lost before its stub is put.
+                            self.checker.part_begins(put.put, whole);
+                            self.put_begins(whole, value);
+                        }
+                        None => self.put_begins(put.put, value),
+                    }
+                    if put.put.is_striped() {
+                        self.checker.cuts.insert(put.put, put.length);
+                    }
                 }
                 let pages = match (&frame.message, value) {
-                    (Message::Put(_), Some((value, n))) => Some((0..n).map(|page| content(value, page)).collect()),
+                    (Message::Put(put), Some((value, _))) => {
+                        let first = usize::try_from(from.offset).unwrap();
+                        let behind = first + usize::try_from(put.length).unwrap();
+                        Some((first..behind).map(|page| content(value, page)).collect())
+                    }
                     _ => None,
                 };
                 self.send(Addr::Client(at), Addr::Node(node), frame, pages);
             }
-            client::Action::Take { request, call, .. } => {
+            client::Action::Take { request, into, .. } => {
                 let pages = self.mover.answers.remove(&(at, request));
                 let whole = pages.is_some() && (self.calm || !self.hits(self.setup.loss));
-                if let (Some(pages), Some(call)) = (pages, self.clients[at].calls.get_mut(&call)) {
-                    call.buffer.iter_mut().zip(pages).for_each(|(to, page)| *to = page);
+                if let (Some(pages), Some(call)) = (pages, self.clients[at].calls.get_mut(&into.call)) {
+                    let first = usize::try_from(into.offset).unwrap();
+                    call.buffer.iter_mut().skip(first).zip(pages).for_each(|(to, page)| *to = page);
                 }
                 self.tell_client(at, life, client::Event::Took(request, whole));
             }

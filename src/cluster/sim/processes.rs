@@ -6,6 +6,7 @@ use super::{
     AWAY_MS, Addr, Control, Event, GONE_MS, PING_MS, PUT_MS, Process, SETTLE_MS, Sim, master_names, node_name,
 };
 use crate::cluster::client::{self, Client, ReadOrder};
+use crate::cluster::directory::control::Flaw;
 use crate::cluster::directory::{self, Master};
 use crate::cluster::node::{self, Agent, Offer};
 
@@ -25,6 +26,12 @@ impl Sim {
             max_log: 64,
             re_replicate: self.setup.again,
             sees_ends: self.setup.sees_ends,
+            flaw: match self.setup.control {
+                Some(Control::PartsByKey) => Some(Flaw::SameIds),
+                Some(Control::PartsStay) => Some(Flaw::NeverLooks),
+                Some(Control::DropsUntold) => Some(Flaw::Hasty),
+                _ => None,
+            },
             ..directory::Config::default()
         }
     }
@@ -51,7 +58,7 @@ impl Sim {
             store,
             endpoint: format!("h{at}:1"),
             host: format!("h{at}"),
-            headers: 12,
+            headers: self.setup.size().0,
             slots,
             volatile: false,
             segments,
@@ -159,7 +166,8 @@ impl Sim {
 
     pub(super) fn new_store(&mut self, at: usize) -> Store {
         self.nodes[at].store_id = self.chance.word() | 1;
-        let mut store = Store::new(12, 24, self.setup.ring);
+        let (headers, pages) = self.setup.size();
+        let mut store = Store::new(headers, pages, self.setup.ring);
         store.reuse_at_once = self.setup.control == Some(Control::AbandonOnTimeout);
         store.flaw = self.setup.control;
         store

@@ -41,6 +41,14 @@ pub(super) enum Control {
     OnePlace,
     /// Terms of one cluster are those of another.
     SameTerms,
+    /// All striped values of a key have the same id: their parts are named by the key.
+    PartsByKey,
+    /// What is left of a striped value stays.
+    PartsStay,
+    /// A leader drops parts before it was told all that there is.
+    DropsUntold,
+    /// A node has the stub of a value where the value would be.
+    StubsAreValues,
 }
 
 /// How a run is set up.
@@ -69,16 +77,23 @@ pub(super) struct Setup {
     pub sees_ends: bool,
     /// Nodes have tiers.
     pub tiers: bool,
+    /// Some values are put in parts.
+    pub striped: bool,
     /// What the cluster has written down is lost once.
     pub forgets: bool,
     pub control: Option<Control>,
 }
 
 impl Setup {
+    /// Headers and pages of a node's store: parts need some of each.
+    pub fn size(&self) -> (u32, u32) {
+        if self.striped { (20, 40) } else { (12, 24) }
+    }
+
     /// A run in which nothing happens by itself.
     pub fn quiet(nodes: usize, clients: usize) -> Self {
         let quiet = Self { loss: 0, double: 0, slow: 0, op_ms: 0, pushed: false, ..Self::by_seed(1) };
-        Self { nodes, clients, tiers: false, forgets: false, sees_ends: false, ..quiet }
+        Self { nodes, clients, tiers: false, forgets: false, sees_ends: false, striped: false, ..quiet }
     }
 
     /// A run by chance.
@@ -87,7 +102,7 @@ impl Setup {
         let mut pick = |list: &[u64]| list[chance.below(list.len())];
         let size = |n: u64| usize::try_from(n).unwrap();
         let durable = pick(&[0, 1, 1]) == 1;
-        Self {
+        let setup = Self {
             seed,
             nodes: size(pick(&[2, 3, 4])),
             clients: size(pick(&[3, 4, 5])),
@@ -105,7 +120,10 @@ impl Setup {
             tiers: pick(&[0, 1, 1, 1]) == 1,
             forgets: pick(&[0, 0, 0, 0, 0, 0, 0, 1]) == 1,
             sees_ends: pick(&[0, 1]) == 1,
+            striped: pick(&[0, 1]) == 1,
             control: None,
-        }
+        };
+        // A value in parts takes more messages.
+        if setup.striped { Self { events: 4000, ..setup } } else { setup }
     }
 }

@@ -1,7 +1,8 @@
 //! The promises under many seeds, the controls, and every counterexample that there was.
 
-use super::check::Promise;
+use super::check::{Promise, content};
 use super::{Addr, Control, Setup, Sim};
+use crate::cluster::types::ObjectKey;
 use std::collections::BTreeMap;
 
 fn run(setup: Setup) -> Sim {
@@ -44,9 +45,12 @@ fn what_is_promised_holds_whatever_happens() {
         "expires",
         "put to disk",
         "put with a checksum",
+        "put in parts",
     ] {
-        assert!(counts.get(what).is_some_and(|n| *n > 40), "too little was seen: {counts:?}");
+        assert!(counts.get(what).is_some_and(|n| *n > 40), "too little was seen of {what}: {counts:?}");
     }
+    // Any part that is evicted ends one.
+    assert!(counts.get("got in parts").is_some_and(|n| *n > 15), "too little was seen: {counts:?}");
 }
 
 #[test]
@@ -356,6 +360,199 @@ fn control_a_leader_that_answers_without_a_lease_denies_what_there_is() {
     });
 }
 
+/// Where the stub and the parts of the value under a key are, by their nodes.
+fn places(sim: &Sim, key: &ObjectKey) -> (Vec<usize>, Vec<(u64, usize)>) {
+    let leader = sim.masters.iter().find(|m| m.process.up && m.master.leads().is_some()).unwrap();
+    let (mut stubs, mut parts) = (Vec::new(), Vec::new());
+    for (listed, _, name) in leader.master.listed_all() {
+        let at = sim.node_at(name.node).unwrap();
+        match listed.as_part() {
+            Some((_, number)) => parts.push((number, at)),
+            None if listed == *key => stubs.push(at),
+            None => {}
+        }
+    }
+    parts.sort_unstable();
+    (stubs, parts)
+}
+
+/// A value of two parts on two nodes is removed and put again while somebody reads it who has one of the parts and does not reach the other.
+fn replaced_while_read(control: Option<Control>) -> (Sim, [u64; 2]) {
+    let mut sim = Sim::new(Setup { control, ..Setup::quiet(2, 4) });
+    let key = Sim::key(1);
+    sim.run_for(2000);
+    let former = sim.call_put_parts(2, key.clone(), 1, 4, 2);
+    sim.run_for(500);
+    let (stubs, parts) = places(&sim, &key);
+    assert!(stubs.len() == 1 && parts.len() == 2 && parts[0].1 != parts[1].1, "{stubs:?}, {parts:?}");
+    let other = 1 - stubs[0];
+    sim.cut(Addr::Client(3), Addr::Node(other), 400);
+    sim.call_get_expiring(3, key.clone(), 0, 5000);
+    sim.run_for(100);
+    // It asks the master again when the other value is there.
+    cut_from_masters(&mut sim, 3, 1500);
+    sim.call_remove(2, key.clone(), true, 1000);
+    sim.run_for(500);
+    let latter = sim.call_put_parts(2, key.clone(), 1, 4, 2);
+    sim.run_for(3000);
+    assert_eq!(sim.checker.counts.get("put"), Some(&2), "{:?}", sim.checker.counts);
+    assert!(sim.clients[3].calls.is_empty());
+    (sim, [former, latter])
+}
+
+#[test]
+fn parts_of_two_puts_never_mix() {
+    let (sim, _) = replaced_while_read(None);
+    assert_eq!((sim.checker.violations.as_slice(), sim.checker.counts.get("got in parts")), (&[][..], Some(&1)));
+}
+
+#[test]
+fn control_parts_named_by_the_key_mix() {
+    let (sim, values) = replaced_while_read(Some(Control::PartsByKey));
+    let violation = sim.checker.violations.first().unwrap();
+    assert_eq!(violation.promise, Promise::WholeValue);
+    let has = |value: u64| (0..4).any(|page| violation.text.contains(&content(value, page).to_string()));
+    assert!(values.into_iter().all(has), "{}", violation.text);
+}
+
+/// Four parts and their stub, with one copy, on three nodes.
+fn in_four_parts(control: Option<Control>) -> (Sim, ObjectKey) {
+    let mut sim = Sim::new(Setup { control, striped: true, ..Setup::quiet(3, 5) });
+    let key = Sim::key(1);
+    sim.run_for(2000);
+    sim.call_put_parts(4, key.clone(), 1, 4, 1);
+    sim.run_for(500);
+    let (stubs, parts) = places(&sim, &key);
+    let nodes: std::collections::BTreeSet<usize> = parts.iter().map(|(_, at)| *at).collect();
+    assert_eq!((stubs.len(), parts.len(), nodes.len()), (1, 4, 3), "parts are everywhere: {parts:?}");
+    (sim, key)
+}
+
+fn is_all_gone(sim: &Sim, key: &ObjectKey) -> bool {
+    let left: usize = (0..3).filter_map(|at| sim.agent_of(at)).map(|agent| agent.storage().all().len()).sum();
+    places(sim, key) == (vec![], vec![]) && left == 0
+}
+
+#[test]
+fn with_one_part_or_the_stub_all_of_a_value_goes() {
+    for part in [Some(0), Some(3), None] {
+        let (mut sim, key) = in_four_parts(None);
+        let (stubs, parts) = places(&sim, &key);
+        let at = part.map_or(stubs[0], |part: usize| parts[part].1);
+        let all = sim.agent_of(at).unwrap().storage().all();
+        let is_it = |key: &ObjectKey| key.as_part().map(|(_, number)| number) == part.map(|part| part as u64);
+        let (_, lost, _) = all.into_iter().find(|(_, key, _)| is_it(key)).unwrap();
+        sim.evict_key(at, &lost);
+        sim.run_for(1000);
+        assert!(is_all_gone(&sim, &key), "{part:?}: {:?}", places(&sim, &key));
+        sim.call_get(4, key, 1000);
+        sim.run_for(300);
+        assert_eq!((sim.checker.counts.get("not found"), sim.checker.violations.len()), (Some(&1), 0));
+    }
+}
+
+#[test]
+fn a_removed_value_goes_with_its_parts_also_under_another_leader() {
+    for another_leader in [false, true] {
+        let (mut sim, key) = in_four_parts(None);
+        if another_leader {
+            sim.change_leader();
+            sim.run_for(3000);
+            let (stubs, parts) = places(&sim, &key);
+            assert_eq!((stubs.len(), parts.len()), (1, 4), "told again by the nodes");
+        }
+        sim.call_get(4, key.clone(), 1000);
+        sim.run_for(300);
+        assert_eq!(sim.checker.counts.get("got in parts"), Some(&1));
+        sim.call_remove(4, key.clone(), true, 1000);
+        sim.run_for(1000);
+        assert!(is_all_gone(&sim, &key), "{:?}", places(&sim, &key));
+        assert_eq!(sim.checker.violations, []);
+    }
+}
+
+#[test]
+fn a_value_with_a_part_on_a_dead_node_is_dropped_when_somebody_wants_it() {
+    for with_stub in [false, true] {
+        dropped_when_wanted(with_stub);
+    }
+}
+
+fn dropped_when_wanted(with_stub: bool) {
+    let (mut sim, key) = in_four_parts(None);
+    let (stubs, parts) = places(&sim, &key);
+    let dead = match with_stub {
+        true => stubs[0],
+        false => parts.iter().map(|(_, at)| *at).find(|at| *at != stubs[0]).unwrap(),
+    };
+    sim.kill(Addr::Node(dead));
+    sim.run_for(3000);
+    assert!(!places(&sim, &key).1.is_empty(), "it may come back");
+    sim.call_get(4, key.clone(), 1000);
+    sim.run_for(1500);
+    assert_eq!((sim.checker.counts.get("not found"), sim.checker.violations.len()), (Some(&1), 0));
+    assert!(is_all_gone(&sim, &key), "{:?}", places(&sim, &key));
+    sim.call_put_parts(4, key, 1, 4, 1);
+    sim.run_for(500);
+    assert_eq!(sim.checker.counts.get("put in parts"), Some(&2), "the key is free again: {:?}", sim.checker.counts);
+}
+
+#[test]
+fn a_put_that_is_given_up_or_whose_client_dies_leaves_no_parts() {
+    for dies in [false, true] {
+        let mut sim = Sim::new(Setup { striped: true, ..Setup::quiet(3, 5) });
+        let key = Sim::key(1);
+        sim.run_for(2000);
+        sim.call_put_parts(4, key.clone(), 1, 4, 1);
+        while places(&sim, &key).1.len() < 2 {
+            sim.run_for(1);
+            assert!(sim.now < 5000);
+        }
+        match dies {
+            true => sim.kill(Addr::Client(4)),
+            false => sim.cancel(4, 1),
+        }
+        sim.run_for(if dies { super::PUT_MS + 1000 } else { 1000 });
+        assert_eq!(places(&sim, &key), (vec![], vec![]), "dies: {dies}");
+        assert_eq!(sim.checker.violations, []);
+    }
+}
+
+#[test]
+fn control_what_is_left_of_a_striped_value_stays() {
+    breaks(Control::PartsStay, &[Promise::Truth], 0, |setup| setup.striped = true);
+}
+
+/// Another leader comes, and a node that has part of a value is cut off from it for so long that others think it is all there is. Gives whether the value is
+/// found when it is back.
+fn found_after_a_late_report(control: Option<Control>) -> bool {
+    let (mut sim, key) = in_four_parts(control);
+    let (stubs, parts) = places(&sim, &key);
+    let late = parts.iter().map(|(_, at)| *at).find(|at| *at != stubs[0]).unwrap();
+    for master in 0..sim.setup.masters {
+        sim.cut(Addr::Node(late), Addr::Master(master), 1500 + super::SETTLE_MS);
+    }
+    let leader = (0..sim.setup.masters).find(|at| sim.masters[*at].master.leads().is_some()).unwrap();
+    sim.kill(Addr::Master(leader));
+    sim.run_for(200);
+    sim.start(Addr::Master(leader));
+    sim.run_for(5000);
+    sim.call_get(4, key, 1000);
+    sim.run_for(1000);
+    sim.checker.counts.contains_key("got in parts")
+}
+
+#[test]
+fn nothing_of_a_value_goes_before_all_have_told_what_they_have() {
+    assert!(found_after_a_late_report(None));
+    assert!(!found_after_a_late_report(Some(Control::DropsUntold)));
+}
+
+#[test]
+fn control_who_takes_a_stub_for_the_value_is_seen() {
+    breaks(Control::StubsAreValues, &[Promise::WholeValue], 0, |setup| setup.striped = true);
+}
+
 /// Prints what happened in one run: `NMC_CLUSTER_SEED=7 cargo test --lib cluster::sim::tests::tell -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints a run, for people"]
@@ -506,7 +703,7 @@ fn a_value_is_found_by_a_name_that_it_had_while_nobody_knows_the_new_one() {
 
 #[test]
 fn control_a_remove_that_takes_one_place_leaves_the_other() {
-    breaks(Control::OnePlace, &[Promise::Removed], 0, |setup| setup.tiers = true);
+    breaks(Control::OnePlace, &[Promise::Removed], 0, |setup| (setup.tiers, setup.striped) = (true, false));
 }
 
 /// A tier is open that was closed while something was removed, and its node has not noticed yet when it is told to drop something else.

@@ -52,6 +52,8 @@ message_structs! {
         pub slices: Vec<u64>,
         /// Where to.
         pub config: Replicate,
+        /// It is the stub of a value whose parts are put under the id that this put gets, before it ends: as many bytes as parts.
+        pub striped: bool,
     }
 
     /// A segment that may be put to.
@@ -130,7 +132,7 @@ message_structs! {
         pub name: Name,
         /// The put it came from.
         pub put: PutId,
-        /// Bytes of the value.
+        /// Bytes of the value; of a striped one, of all its parts.
         pub length: u64,
         /// Where it is kept.
         pub media: Media,
@@ -600,6 +602,8 @@ message_structs! {
         pub mover: u64,
         /// How long after it was first read the value goes, in ms: the owner tells the leader. 0 if it stays.
         pub expire_ms: u32,
+        /// What is meant is the stub of a striped value.
+        pub stub: bool,
     }
 
     /// Node → client: the bytes, or why not.

@@ -64,7 +64,7 @@ fn samples() -> Vec<Message> {
         AddReplica { node: NodeId(1), incarnation: 2, key: key("k"), put: PutId(3) }.into(),
         EvictDisk { node: NodeId(1), incarnation: 2, keys: vec![key("a"), key("b")] }.into(),
         Hello { token: "secret".into() }.into(),
-        PutStart { key: key("a"), length: 10, slices: vec![4, 6], config }.into(),
+        PutStart { key: key("a"), length: 10, slices: vec![4, 6], config, striped: true }.into(),
         PutPlaces { status: 0, term: 9, put: PutId(1), copies: 2, places: vec![place] }.into(),
         PutEnd {
             put: PutId(1),
@@ -166,6 +166,7 @@ fn samples() -> Vec<Message> {
             into: vec![extent.clone()],
             mover: 4,
             expire_ms: 5,
+            stub: true,
         }
         .into(),
         Fetched { status: 0, put: PutId(1), length: 10, follows: 10, retain: 5, metadata: Metadata::default() }.into(),

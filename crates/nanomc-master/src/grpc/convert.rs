@@ -4,7 +4,7 @@
 use crate::proto::v1::{self, buf_handle::BufStatus, replica_info::ReplicaStatus};
 use nanomc::base::error::{Error, Result};
 use nanomc::base::status::NMC_ERR_INVALID_ARG;
-use nanomc::cluster::directory::{Gate, MemberView, ReplicaView, State};
+use nanomc::cluster::directory::{Gate, MemberView, PartView, ReplicaView, State};
 use nanomc::cluster::types::{Media, Name, NodeId, ObjectKey, Position, PutId};
 use nanomc::cluster::wire;
 
@@ -82,6 +82,7 @@ pub fn put_start(start: v1::PutStartRequest) -> Result<wire::PutStart> {
         length: start.value_length,
         slices,
         config: replicate(start.config.unwrap_or_default())?,
+        striped: false,
     })
 }
 
@@ -133,12 +134,27 @@ pub fn listed(replica: &wire::Replica, view: Option<&ReplicaView>) -> v1::Replic
         endpoint: replica.endpoint.clone(),
     };
     v1::ReplicaInfo {
-        handles: vec![handle],
+        handles: view.and_then(parts).unwrap_or_else(|| vec![handle]),
         status: ReplicaStatus::Complete.into(),
         put_id: replica.put.0,
         length: replica.length,
         name: Some(name_out(replica.name)),
     }
+}
+
+/// Where the bytes of a striped value are, part by part; none if it is in one.
+fn parts(view: &ReplicaView) -> Option<Vec<v1::BufHandle>> {
+    let handle = |part: &PartView| v1::BufHandle {
+        segment_name: part.segment_name.clone(),
+        size: part.length,
+        status: if part.reachable { BufStatus::Complete } else { BufStatus::Unregistered }.into(),
+        node: part.owner.0.0,
+        incarnation: part.owner.1,
+        segment: part.segment,
+        media: media_code(part.media),
+        endpoint: part.endpoint.clone(),
+    };
+    view.put.is_striped().then(|| view.parts.iter().map(handle).collect())
 }
 
 /// The put of a replica; 0 while it has not ended, because whoever knows it then can end it or give it up.
@@ -157,7 +173,7 @@ pub fn viewed(view: ReplicaView) -> v1::ReplicaInfo {
         Gate::Dropped => (ReplicaStatus::Removed, BufStatus::Complete),
     };
     let buffer = if view.reachable { buffer } else { BufStatus::Unregistered };
-    let put_id = shown_put(&view);
+    let (put_id, parts) = (shown_put(&view), parts(&view));
     let handle = v1::BufHandle {
         segment_name: view.segment_name,
         size: view.length,
@@ -169,7 +185,7 @@ pub fn viewed(view: ReplicaView) -> v1::ReplicaInfo {
         endpoint: view.endpoint,
     };
     v1::ReplicaInfo {
-        handles: vec![handle],
+        handles: parts.unwrap_or_else(|| vec![handle]),
         status: status.into(),
         put_id,
         length: view.length,

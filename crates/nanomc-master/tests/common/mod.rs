@@ -253,7 +253,11 @@ impl Node {
 
     /// Says that an object lives at an index, and gives the number of that fact.
     pub fn publish(&mut self, index: u32, key: &str, put: u64, length: u64) -> u64 {
-        let key = ObjectKey::new(b"", key.as_bytes()).expect("a key");
+        self.publish_as(index, ObjectKey::new(b"", key.as_bytes()).expect("a key"), put, length)
+    }
+
+    /// The same of any object.
+    pub fn publish_as(&mut self, index: u32, key: ObjectKey, put: u64, length: u64) -> u64 {
         let fact = wire::Published { index, epoch: 1, key, put: PutId(put), length, segment: 3 };
         self.facts += 1;
         self.report(wire::Facts { first: self.facts, facts: vec![fact.into()] });

@@ -31,7 +31,7 @@ pub fn request(message: impl Into<Message>) -> Result<Vec<u8>, Failure> {
 /// Lets a put of so many bytes begin.
 pub fn put_start(key: ObjectKey, length: u64) -> PutStart {
     let config = Replicate { copies: 1, media: Vec::new(), fixed: Vec::new(), near: String::new() };
-    PutStart { key, length, slices: vec![length], config }
+    PutStart { key, length, slices: vec![length], config, striped: false }
 }
 
 /// A connection to a master.
@@ -137,7 +137,8 @@ impl Trips {
         let replica = Replica { name, put, length, media, endpoint: endpoint() };
         let listed = Listed { status, replicas: vec![replica] };
         let place = Place { node, incarnation, segment, media, endpoint: endpoint(), after };
-        let fetch = Fetch { name, key: key(), put, offset: 0, length, into: Vec::new(), mover: 0, expire_ms: 0 };
+        let (offset, into, mover) = (0, Vec::new(), 0);
+        let fetch = Fetch { name, key: key(), put, offset, length, into, mover, expire_ms: 0, stub: false };
         Ok(Self {
             find: trip(Find { keys: vec![key()], missed: Vec::new() }, Found { term, keys: vec![listed] })?,
             fetch: trip(fetch, Fetched { status, put, length, follows: length, retain: 0, metadata: metadata() })?,

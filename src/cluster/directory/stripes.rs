@@ -1,0 +1,257 @@
+//! Striped values: a stub under the value's key, and its parts in a namespace of their own, named by the put of the stub. Parts and stub are objects like
+//! any other. Here is what makes one value of them: it can be read while all parts can, and neither outlives the other.
+//!
+//! Whatever ends, for whatever reason, only makes its value a suspect; that is looked at with the next tick. Nothing is dropped while a node is still
+//! telling what it has: what it has not told of yet may be a part, or the stub.
+
+use super::Leader;
+use super::members::{Node, State};
+use super::objects::{At, Gate, Held};
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::cluster::types::{MAX_PARTS, ObjectKey, PARTS, PutId, part_key, part_of};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Parts that one tick looks for.
+const LOOK: u64 = 16_384;
+/// Values that one tick looks at.
+const SUSPECTS: usize = 4096;
+
+/// A striped value of which there is something, or is to be.
+#[derive(Debug, Default)]
+struct Whole {
+    /// Where its stub is, if that was ever heard of.
+    key: Option<ObjectKey>,
+    /// There are no parts from this one on.
+    parts: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Stripes {
+    wholes: BTreeMap<PutId, Whole>,
+    /// Those of which something may be missing, and the one that is looked at next.
+    suspects: BTreeSet<PutId>,
+    next: PutId,
+    /// Those that somebody wanted to read, and a part was not there or its owners were away.
+    broken: BTreeSet<PutId>,
+}
+
+impl Default for Stripes {
+    fn default() -> Self {
+        let (wholes, suspects, broken) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Self { wholes, suspects, next: PutId(0), broken }
+    }
+}
+
+impl Stripes {
+    /// How many values there are, and how many are still to be looked at.
+    #[cfg(test)]
+    pub fn len(&self) -> (usize, usize) {
+        (self.wholes.len(), self.suspects.len() + self.broken.len())
+    }
+
+    /// Whether there is anything of a value with this id.
+    pub fn knows(&self, whole: PutId) -> bool {
+        self.wholes.contains_key(&whole)
+    }
+
+    /// Something of a value may have gone, or come too late.
+    fn suspect(&mut self, whole: PutId) {
+        if self.wholes.contains_key(&whole) {
+            self.suspects.insert(whole);
+        }
+    }
+
+    fn forget(&mut self, whole: PutId) -> Option<Whole> {
+        self.suspects.remove(&whole);
+        self.broken.remove(&whole);
+        self.wholes.remove(&whole)
+    }
+}
+
+impl Leader {
+    /// A stub is put, or there is one, of so many parts as far as that is known.
+    pub(super) fn note_stub(&mut self, key: &ObjectKey, put: PutId, parts: u64) -> Result<()> {
+        let whole = self.stripes.wholes.entry(put).or_default();
+        if whole.key.is_none() {
+            whole.key = Some(key.copy()?);
+        }
+        whole.parts = whole.parts.max(parts.min(MAX_PARTS));
+        Ok(())
+    }
+
+    fn note_part(&mut self, whole: PutId, number: u64) {
+        if number < MAX_PARTS {
+            let whole = self.stripes.wholes.entry(whole).or_default();
+            whole.parts = whole.parts.max(number + 1);
+        }
+    }
+
+    /// Something lives: if it is of a striped value it is to be seen whether the rest is there.
+    pub(super) fn came(&mut self, key: &ObjectKey, put: PutId, length: u64) -> Result<()> {
+        if let Some((whole, number)) = key.as_part() {
+            self.note_part(whole, number);
+            self.stripes.suspect(whole);
+        } else if put.is_striped() {
+            self.note_stub(key, put, length)?;
+            self.stripes.suspect(put);
+        }
+        Ok(())
+    }
+
+    /// A replica of an object goes, or is not to be.
+    pub(super) fn goes(&mut self, key: &ObjectKey, put: PutId) {
+        self.stripes.suspect(key.as_part().map_or(put, |(whole, _)| whole));
+    }
+
+    /// The same, of an object that is at this place.
+    pub(super) fn goes_at(&mut self, at: At, put: PutId) {
+        if self.stripes.wholes.is_empty() {
+            return;
+        }
+        let number = self.spaces.find(PARTS);
+        let key = self.objects.key(at).filter(|(space, _)| Some(*space) == number);
+        let whole = key.and_then(|(_, key)| part_of(PARTS, key)).map(|(whole, _)| whole);
+        self.stripes.suspect(whole.unwrap_or(put));
+    }
+
+    /// A part of a value begins: the value is still being put.
+    pub(super) fn part_begins(&mut self, key: &ObjectKey, now: crate::cluster::types::Millis) -> Result<Option<PutId>> {
+        let Some((whole, number)) = key.as_part() else { return Ok(None) };
+        match self.puts.get_mut(&whole).filter(|_| whole.is_striped() && number < MAX_PARTS) {
+            Some(pending) => pending.touched = now,
+            None => crate::bail!(NMC_ERR_STALE, "{key:?} is part of a value that is not being put"),
+        }
+        self.note_part(whole, number);
+        Ok(Some(whole))
+    }
+
+    /// Replicas of a part.
+    fn part(&self, whole: PutId, number: u64) -> &[Held] {
+        let found = self.spaces.find(PARTS).and_then(|space| self.objects.find(space, &part_key(whole, number)));
+        found.map_or(&[], |at| self.objects.replicas(at))
+    }
+
+    /// Whether a replica may be read now.
+    fn is_readable(&self, held: &Held) -> bool {
+        let owner = self.owners.get(usize::from(held.owner));
+        held.gate == Gate::Open && owner.is_some_and(|owner| owner.listed().is_some())
+    }
+
+    /// Bytes of a part, if it may be read now.
+    fn readable_part(&self, whole: PutId, number: u64) -> Option<u64> {
+        self.part(whole, number).iter().find(|held| self.is_readable(held)).map(|held| held.length)
+    }
+
+    /// Bytes of a value: of a striped one, if all its parts may be read.
+    pub(super) fn length_of(&self, held: &Held) -> Option<u64> {
+        if !held.put.is_striped() {
+            return Some(held.length);
+        }
+        if held.length > MAX_PARTS {
+            return None;
+        }
+        (0..held.length).try_fold(0u64, |sum, number| sum.checked_add(self.readable_part(held.put, number)?))
+    }
+
+    /// Whether a part that is not listed is not there: it is gone, or with an owner that is away. One that is coming back may have it.
+    pub(super) fn knows_parts(&self) -> bool {
+        let told = |node: &Node| match node.state {
+            State::Away => true,
+            State::Active => node.complete && !node.telling,
+            State::Silent | State::Joining | State::Reporting => false,
+        };
+        self.settled && self.nodes().all(told)
+    }
+
+    /// Somebody wanted these values, and not all their parts were there: what is left of them goes.
+    pub(super) fn breaks(&mut self, puts: &[PutId]) {
+        for put in puts {
+            if self.stripes.wholes.contains_key(put) {
+                self.stripes.broken.insert(*put);
+            }
+        }
+    }
+
+    /// Parts of a striped value that are listed, with where they are.
+    pub(super) fn parts_of(&self, held: &Held) -> impl Iterator<Item = (u64, &Held)> {
+        let count = if held.put.is_striped() { held.length.min(MAX_PARTS) } else { 0 };
+        let put = held.put;
+        (0..count).filter_map(move |number| {
+            let all = self.part(put, number);
+            all.iter().find(|held| held.gate == Gate::Open).map(|held| (number, held))
+        })
+    }
+
+    /// Looks at some values of which something may be missing, and drops what is left of those.
+    pub(super) fn check_stripes(&mut self) -> Result<()> {
+        #[cfg(test)]
+        if self.has_flaw(super::control::Flaw::NeverLooks) {
+            return Ok(());
+        }
+        let mut looks = LOOK;
+        if !self.stripes.broken.is_empty() && self.knows_parts() {
+            let some = memory::collect(self.stripes.broken.iter().copied().take(256))?;
+            for put in some {
+                self.stripes.broken.remove(&put);
+                self.check_stripe(put, true, &mut looks)?;
+            }
+        }
+        let told = |node: &Node| node.complete && !node.telling;
+        // Whoever was not heard of under this leader has nothing of what was put under it; of what was put before it may have the rest.
+        let (all, heard) = (self.nodes().all(told), self.nodes().all(|node| told(node) || node.incarnation == 0));
+        #[cfg(test)]
+        let (all, heard) = if self.has_flaw(super::control::Flaw::Hasty) { (true, true) } else { (all, heard) };
+        let next = self.stripes.suspects.range(self.stripes.next..).copied().take(SUSPECTS);
+        for put in memory::collect(next)? {
+            self.stripes.next = PutId(put.0.saturating_add(1));
+            if !(all || heard && put.is_of(self.term)) {
+                continue;
+            }
+            if looks == 0 {
+                self.stripes.next = put;
+                return Ok(());
+            }
+            self.check_stripe(put, false, &mut looks)?;
+            self.stripes.suspects.remove(&put);
+        }
+        if self.stripes.suspects.range(self.stripes.next..).next().is_none() {
+            self.stripes.next = PutId(0);
+        }
+        Ok(())
+    }
+
+    fn check_stripe(&mut self, put: PutId, read: bool, looks: &mut u64) -> Result<()> {
+        // What is being put is looked at when it ends.
+        let Some(whole) = self.stripes.wholes.get(&put).filter(|_| !self.puts.contains_key(&put)) else {
+            return Ok(());
+        };
+        // For whoever wants to read it, what is with owners that are away is not there.
+        let there = |held: &&Held| if read { self.is_readable(held) } else { held.gate != Gate::Dropped };
+        let stub = whole.key.as_ref().and_then(|key| {
+            let at = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()))?;
+            self.objects.replicas(at).iter().filter(there).find(|held| held.put == put)
+        });
+        let is_whole = stub.is_some_and(|stub| {
+            *looks = looks.saturating_sub(stub.length);
+            (0..stub.length.min(MAX_PARTS)).all(|number| self.part(put, number).iter().any(|held| there(&held)))
+        });
+        *looks = looks.saturating_sub(1 + whole.parts);
+        if is_whole { Ok(()) } else { self.drop_striped(put) }
+    }
+
+    /// Drops the stub and all parts, like a remove does that nobody waits for.
+    fn drop_striped(&mut self, put: PutId) -> Result<()> {
+        let Some(whole) = self.stripes.forget(put) else { return Ok(()) };
+        if let Some(key) = &whole.key {
+            self.take_replicas(key, |held| held.put == put && held.gate != Gate::Dropped, 0)?;
+        }
+        for number in 0..whole.parts {
+            // What is being put is looked at when it ends.
+            let goes = |held: &Held| !matches!(held.gate, Gate::Closed | Gate::Dropped);
+            self.take_replicas(&ObjectKey::part(put, number)?, goes, 0)?;
+        }
+        Ok(())
+    }
+}
