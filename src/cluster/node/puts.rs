@@ -180,6 +180,8 @@ impl<S: Storage> Agent<S> {
                 let plan = taken.plan;
                 self.taken.remove(&put);
                 self.storage.abandon(plan);
+                // A repeat that comes late would be taken for what has just ended, if that is told once more.
+                self.refuse(put);
             }
             State::Reserved | State::Doubtful(..) | State::Storing(..) | State::Held => {}
         }

@@ -255,6 +255,17 @@ impl Store {
 
     /// The tier is closed: what is being written is not written any more.
     pub fn close_tier(&mut self) -> Option<Directory> {
+        if self.apart.is_some() {
+            let since = if self.flaw == Some(Control::KeepsPromoted) { u64::MAX } else { self.apart_since };
+            let brought = |record: &Record| record.memory.filter(|plan| record.epoch < since && plan.epoch >= since);
+            let brought: Vec<Plan> =
+                self.disk.iter().flat_map(|disk| disk.slots.iter().flatten()).filter_map(brought).collect();
+            for plan in brought {
+                if self.header(plan).is_some_and(|header| header.state == State::Live) {
+                    self.drop_object(plan.index as usize);
+                }
+            }
+        }
         let disk = self.disk.take()?;
         self.skip_facts();
         if self.position.is_some() {

@@ -625,8 +625,8 @@ fn control_a_tier_that_nobody_knows_was_left_behind_brings_back_what_was_removed
     assert_eq!(broken, Some(Promise::Removed));
 }
 
-/// The same in one process; `again`: the tier is closed and opened once more before anybody has noticed.
-fn removed_while_closed(control: Option<Control>, again: bool, promoted: bool) -> Option<Promise> {
+/// The same in one process: the tier has just come back.
+fn back_since_it_was_removed(control: Option<Control>) -> (Sim, crate::cluster::types::ObjectKey) {
     let (mut sim, key) = on_disk_and_elsewhere(control);
     sim.close_tier(0);
     sim.run_for(500);
@@ -637,6 +637,12 @@ fn removed_while_closed(control: Option<Control>, again: bool, promoted: bool) -
         sim.cut(Addr::Node(0), Addr::Master(master), 600);
     }
     sim.open_tier(0, true);
+    (sim, key)
+}
+
+/// `again`: the tier is closed and opened once more before anybody has noticed.
+fn removed_while_closed(control: Option<Control>, again: bool, promoted: bool) -> Option<Promise> {
+    let (mut sim, key) = back_since_it_was_removed(control);
     if again {
         sim.run_for(100);
         sim.close_tier(0);
@@ -655,6 +661,21 @@ fn what_was_removed_while_a_tier_was_closed_does_not_come_back_with_it() {
     for (again, promoted) in [(false, false), (true, false), (false, true)] {
         assert_eq!(removed_while_closed(None, again, promoted), None);
     }
+}
+
+/// A tier that comes and goes before anybody has noticed leaves nothing behind in memory.
+fn promoted_in_passing(control: Option<Control>) -> Option<Promise> {
+    let (mut sim, key) = back_since_it_was_removed(control);
+    sim.promote_all(0);
+    sim.close_tier(0);
+    sim.run_for(700);
+    removed_and_read(sim, key)
+}
+
+#[test]
+fn what_a_tier_brought_into_memory_goes_with_it() {
+    assert_eq!(promoted_in_passing(None), None);
+    assert_eq!(promoted_in_passing(Some(Control::KeepsPromoted)), Some(Promise::Removed));
 }
 
 #[test]

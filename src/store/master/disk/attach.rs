@@ -107,7 +107,9 @@ impl Master {
             }
         }
         if position < memory {
-            header.is_apart_from(position, self.next_epoch);
+            // If it is the same one as before its owner died, what came from it by then came from there too.
+            let again = header.apart().is_some() && self.disk.as_ref().is_some_and(|disk| disk.map.tier() == last);
+            header.is_apart_from(position, if again { header.apart_since() } else { self.next_epoch });
         }
         // One that its owner never closed is not this one.
         if last != 0 && self.disk.as_ref().is_some_and(|disk| disk.map.tier() != last) {
@@ -165,12 +167,28 @@ impl Master {
     /// The disk goes: what is only there cannot be read any more.
     /// `named` is what the header says from then on: 0, that one is expected, or that of a former owner.
     pub fn detach_disk(&mut self, named: u64) {
-        if self.disk.take().is_some() {
-            let map = Arc::clone(&self.map);
-            self.skip_facts(map.view(), self.newest_fact);
-            map.view().header().leave_disk();
-            map.view().header().disk.store(named, Release);
+        let Some(disk) = self.disk.take() else { return };
+        let map = Arc::clone(&self.map);
+        let (view, header) = (map.view(), map.view().header());
+        if header.apart().is_some() {
+            let brought = self.brought_by(&disk, header.apart_since());
+            self.drop_objects(view, &brought, false);
         }
+        self.skip_facts(view, self.newest_fact);
+        header.leave_disk();
+        header.disk.store(named, Release);
+    }
+
+    /// What is in memory because a disk brought it that has not dropped yet what was removed without it: with the disk goes the only one who
+    /// could tell that from the rest.
+    fn brought_by(&self, disk: &Disk, since: u64) -> Vec<u32> {
+        let from_there = |book: &Book| {
+            let entry = book.disk.checked_sub(1).filter(|_| book.epoch >= since);
+            let found = entry.and_then(|entry| disk.map.view().live(entry));
+            found.is_some_and(|(_, found, _)| found.epoch < since)
+        };
+        let all = self.books.iter().zip(0u32..).filter(|(book, _)| from_there(book));
+        all.map(|(_, index)| index).filter(|index| book::is_current(&self.lists, *index)).collect()
     }
 
     /// The disk for a master that begins anew after a bug.
