@@ -289,24 +289,29 @@ fn a_tier_that_comes_back_to_a_store_that_went_on_without_it_is_apart_until_what
     node.offer("n").unwrap();
     node.set_position(position(2)).unwrap();
     assert!(!node.has_left());
-    for _ in 0..2 {
-        // However often it comes.
+    let space = store.namespace(b"kv", None).unwrap();
+    for name in [&b"new"[..], b"newer"] {
+        // However often it comes. What it brings into memory goes with it, what is put meanwhile stays.
         let tier = open_tier(&store, &config);
         assert_eq!((node.position(), node.apart()), (Some(position(2)), Some(position(1))));
         assert!(node.set_position(position(3)).is_err() && node.drop_apart().is_err());
+        space.promote(&[b"b"], 0, |_, told| assert!(told.unwrap()));
+        put(&space, name, b"bytes").unwrap();
+        assert!(tier.offload(None).unwrap() > 0);
         drop(tier);
+        assert!(!space.exists(b"b").unwrap() && space.exists(name).unwrap());
         assert_eq!((node.position(), node.apart(), node.has_left()), (Some(position(2)), None, true));
     }
     let tier = open_tier(&store, &config);
     // What comes into memory from there goes with it; what is new stays, on disk as well.
-    let space = store.namespace(b"kv", None).unwrap();
     space.promote(&[b"a"], 0, |_, told| assert!(told.unwrap()));
     put_through(&mut node, put_id(3), &c, &value(100));
     assert_eq!(tier.offload(None).unwrap(), 1);
     node.offer("n").unwrap();
     node.drop_apart().unwrap();
     let left = all(&mut node);
-    assert!(left.len() == 2 && left.values().all(|found| found.key == c), "{left:?}");
+    assert!(left.len() == 6 && left.values().all(|found| found.key != a && found.key != b), "{left:?}");
+    assert_eq!(left.values().filter(|found| found.key == c).count(), 2);
     assert_eq!(node.apart(), Some(position(1)));
     node.set_position(position(3)).unwrap();
     assert_eq!((node.position(), node.apart(), node.has_left()), (Some(position(3)), None, false));
