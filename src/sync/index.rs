@@ -81,12 +81,15 @@ pub fn find(root: &AtomicU64, tables: &[&[AtomicU64]; 2], hash: u64, mut confirm
             if same_tag(word, hash)
                 && let Some(index) = index_of(word)
             {
-                if confirm(index) {
-                    return Found::At(index);
-                }
-                // It may be dead because another object took its place, which is in this bucket then.
-                if bucket.load(Ordering::Relaxed) != word {
-                    continue 'search;
+                // It may be dead because another object took its place, which is in this bucket then. That one may have been replaced as
+                // well by now, by one that has the index of the first: the bucket is as before, and only a second look tells.
+                for _ in 0..2 {
+                    if confirm(index) {
+                        return Found::At(index);
+                    }
+                    if bucket.load(Ordering::Acquire) != word {
+                        continue 'search;
+                    }
                 }
             }
         }
@@ -211,6 +214,29 @@ mod tests {
             }
             let counted = table.iter().filter(|w| w.load(Ordering::Relaxed) == TOMBSTONE).count();
             assert_eq!(tombstones, isize::try_from(counted).unwrap());
+        }
+    }
+
+    /// Whoever looks may sleep between its look at an object, which is dead, and its look at the bucket.
+    #[test]
+    fn an_entry_that_was_replaced_twice_meanwhile_is_found() {
+        let table = table(64);
+        let (first, second) = (3, 4);
+        let (bucket, _) = insert(&table, 9, first).unwrap();
+        let word = |index: u32| table[bucket].load(Ordering::Relaxed) - u64::from(first) + u64::from(index);
+        let words = [word(second), word(first)];
+        for replaced in 0..=2 {
+            let mut looks = 0;
+            table[bucket].store(words[1], Ordering::Relaxed);
+            let found = find(&AtomicU64::new(0), &[&table, &[]], 9, |index| {
+                looks += 1;
+                if looks == 1 {
+                    words[..replaced].iter().for_each(|word| table[bucket].store(*word, Ordering::Relaxed));
+                    return false;
+                }
+                index == if replaced == 1 { second } else { first } && replaced > 0
+            });
+            assert_eq!(found, [Found::Nothing, Found::At(second), Found::At(first)][replaced]);
         }
     }
 
