@@ -67,7 +67,7 @@ class Owner:
 
     def fetch(self, name, key: bytes, length: int):
         words = struct.pack("<QQIQ", name.node, name.incarnation, name.index, name.epoch)
-        kind, said, value = self.ask(FETCH, words + blob(b"\0" + key) + struct.pack("<QQQIQI", 0, 0, length, 0, 0, 0))
+        kind, said, value = self.ask(FETCH, words + blob(b"\0" + key) + struct.pack("<QQQIQI?", 0, 0, length, 0, 0, 0, False))
         assert kind == FETCHED
         return struct.unpack("<i", said[:4])[0], value
 
