@@ -193,6 +193,16 @@ fn a_node_that_leaves_and_one_that_comes_are_known_as_what_they_are() {
     }
 }
 
+/// A value of an owner that NIXL moves to a reader, under "k", and registered memory for it.
+fn large_value_between(owner: &Cluster, reader: &Cluster) -> (Vec<u8>, Vec<u8>) {
+    let bytes = value(6, 16 * MIB);
+    put(owner, "k", &bytes);
+    let mut room = vec![0u8; bytes.len()];
+    reader.register(room.as_ptr() as usize, room.len()).unwrap();
+    until_moved(|| owner.moved().1, |_| assert_eq!(get(reader, "k", &mut room), bytes.len() as u64));
+    (bytes, room)
+}
+
 #[test]
 fn calls_that_are_cancelled_have_ended_when_that_returns() {
     if !is_there() {
@@ -200,11 +210,7 @@ fn calls_that_are_cancelled_have_ended_when_that_returns() {
     }
     let directory = Directory::new();
     let ((owner, _store), reader) = (a_node(&directory, true), a_client(&directory, true));
-    let bytes = value(6, 16 * MIB);
-    put(&owner, "k", &bytes);
-    let mut room = vec![0u8; bytes.len()];
-    reader.register(room.as_ptr() as usize, room.len()).unwrap();
-    until_moved(|| owner.moved().1, |_| assert_eq!(get(&reader, "k", &mut room), bytes.len() as u64));
+    let (bytes, mut room) = large_value_between(&owner, &reader);
     for n in 0..20 {
         room.fill(0);
         let slices = slices(&room, MIB);
@@ -232,11 +238,7 @@ fn a_read_that_is_stopped_ends_and_so_do_others() {
     }
     let directory = Directory::new();
     let ((owner, _store), reader) = (a_node(&directory, true), a_client(&directory, true));
-    let bytes = value(6, 16 * MIB);
-    put(&owner, "k", &bytes);
-    let mut room = vec![0u8; bytes.len()];
-    reader.register(room.as_ptr() as usize, room.len()).unwrap();
-    until_moved(|| owner.moved().1, |_| assert_eq!(get(&reader, "k", &mut room), bytes.len() as u64));
+    let (bytes, mut room) = large_value_between(&owner, &reader);
     for n in 0..10 {
         let begun = Instant::now();
         let stop = || begun.elapsed() > Duration::from_micros(700 * n);
