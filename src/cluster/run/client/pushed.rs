@@ -1,0 +1,130 @@
+//! Values that somebody else moves ([`Carrier`]): whether a node can be reached in that way, and what is said to it then.
+
+use super::{GREET_MS, Node, State};
+use crate::base::status::NMC_ERR_UNSUPPORTED;
+use crate::base::{log, memory};
+use crate::cluster::client::{Call, Event};
+use crate::cluster::net::{Address, now_ms};
+use crate::cluster::nixl::{How, News, Write};
+use crate::cluster::run::carrier::Carrier;
+use crate::cluster::types::{NodeId, Peer, PutId};
+use crate::cluster::wire::{Extent, Fetched, Frame, Message, Metadata, Mover, Reserved};
+
+impl State {
+    /// A call as it is made: if somebody else may move what it reads, it says where to.
+    pub(super) fn named(&mut self, number: u64, mut call: Call) -> Call {
+        let (Some(carrier), Call::Get(get)) = (&mut self.carrier, &mut call) else { return call };
+        let Some(running) = self.calls.get_mut(&number).filter(|_| get.room >= self.pushed_from) else { return call };
+        if let Some(extents) = carrier.extents(&running.spans) {
+            get.into = extents;
+        } else if let (Ok(mut into), Some((borrowed, extent))) = (memory::with_capacity(1), carrier.borrow(get.room)) {
+            into.push(extent);
+            (get.into, running.borrowed) = (into, Some(borrowed));
+        }
+        call
+    }
+
+    /// Whether somebody else can move the value of a put; makes room for it if need be.
+    fn can_write(&mut self, call: u64, length: u64) -> bool {
+        let (Some(carrier), Some(running)) = (&mut self.carrier, self.calls.get_mut(&call)) else { return false };
+        if running.borrowed.is_none() && !carrier.has(&running.spans) {
+            running.borrowed = carrier.borrow(length).map(|(borrowed, _)| borrowed);
+            return running.borrowed.is_some();
+        }
+        true
+    }
+
+    pub(super) fn write(&mut self, request: u64, call: u64, node: NodeId, to: u64, into: Vec<Extent>) {
+        let known = self.nodes.get(&node).is_some_and(|node| node.met && node.mover == to);
+        let from = self.calls.get(&call).filter(|_| known).and_then(|running| memory::copy(&running.spans).ok());
+        let (Some(carrier), Some(from)) = (&self.carrier, from) else {
+            return self.events.push_back(Event::Unwritten(request));
+        };
+        let stage = self.calls.get(&call).and_then(|running| running.borrowed.as_ref()).map(|borrowed| borrowed.span);
+        carrier.mover.write(Write { ticket: request, from, stage, to, into });
+    }
+
+    /// The mover tells something.
+    pub(super) fn carried(&mut self, news: News) {
+        match news {
+            News::Moved(request, How::Unsent) => self.events.push_back(Event::Unwritten(request)),
+            News::Moved(request, how) => self.events.push_back(Event::Wrote(request, how == How::Whole)),
+            News::Renewed(number) => self.events.push_back(Event::Renewed(number)),
+            News::Met(id, good) => {
+                for node in self.nodes.values_mut().filter(|node| node.mover == id) {
+                    node.met = good;
+                    log::emit(log::DEBUG, || format!("client: NIXL reaches {}: {good}", node.endpoint));
+                }
+            }
+            News::Card => {
+                // Those who knew it are told at once, so that the next call finds them ready.
+                let told = |(id, node): (&NodeId, &Node)| (node.told != (0, 0)).then_some(*id);
+                let nodes: Vec<NodeId> = self.nodes.iter().filter_map(told).collect();
+                nodes.into_iter().for_each(|id| self.greet(id));
+            }
+        }
+    }
+
+    /// Tells a node how the own mover is reached, if it does not know. It answers with its own.
+    fn greet(&mut self, id: NodeId) {
+        let Some(current) = self.carrier.as_ref().and_then(Carrier::current) else { return };
+        let (said, now) = ((current.said.id, current.said.edition), now_ms());
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if node.told == said && (node.mover != 0 || now < node.told_at + GREET_MS) {
+            return;
+        }
+        let peer = match node.shared {
+            Some(peer) => Ok(peer),
+            None => Address::literal(&node.endpoint).and_then(|address| self.net.connect(&address)),
+        };
+        let Ok(peer) = peer else { return };
+        (node.shared, node.told, node.told_at, node.met) = (Some(peer), said, now, false);
+        let _ = self.net.send(peer, &Frame::telling(current.said.clone()));
+    }
+
+    /// A node says how its mover is reached.
+    pub(super) fn greeted(&mut self, peer: Peer, other: Mover) {
+        let found = self.nodes.values_mut().find(|node| node.shared == Some(peer));
+        let (Some(node), Some(carrier)) = (found, &self.carrier) else { return };
+        if node.mover != other.id && node.mover != 0 {
+            carrier.mover.part(node.mover);
+        }
+        (node.mover, node.met) = (other.id, node.met && node.mover == other.id);
+        if other.id != 0 {
+            carrier.mover.meet(other);
+        }
+    }
+
+    /// Whether a node can write to memory of this client, and this client to its memory; by the renewal of the own mover that is meant.
+    fn reaches(&mut self, id: NodeId) -> Option<(u64, u64)> {
+        self.greet(id);
+        let current = self.carrier.as_ref().and_then(Carrier::current)?;
+        let said = &current.said;
+        let node = self.nodes.get(&id)?;
+        (node.met && node.told == (said.id, said.edition)).then_some((current.number, said.id))
+    }
+
+    /// What only a mover can do is not asked of a node that has none: what it would answer then.
+    pub(super) fn refused(&mut self, id: NodeId, frame: &mut Frame, call: u64) -> Option<Message> {
+        match &mut frame.message {
+            Message::Fetch(fetch) if !fetch.into.is_empty() => match self.reaches(id) {
+                Some((number, said)) if number == fetch.mover => {
+                    fetch.mover = said;
+                    None
+                }
+                _ => {
+                    let (status, put, metadata) = (NMC_ERR_UNSUPPORTED, PutId(0), Metadata::default());
+                    Some(Fetched { status, put, length: 0, follows: 0, retain: 0, metadata }.into())
+                }
+            },
+            Message::Reserve(reserve) => {
+                let length = reserve.put.length;
+                if self.reaches(id).is_some() && self.can_write(call, length) {
+                    return None;
+                }
+                Some(Reserved { status: NMC_ERR_UNSUPPORTED, name: None, extents: Vec::new(), mover: 0 }.into())
+            }
+            _ => None,
+        }
+    }
+}

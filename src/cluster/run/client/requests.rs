@@ -1,0 +1,240 @@
+//! What is asked of whom on which connection, and the bytes that go along. Small values share the one connection of a node; a large one has
+//! one for itself until it is over.
+
+use super::{MOST_LARGE, Sent, State};
+use crate::base::memory;
+use crate::cluster::client::{Event, Memory};
+use crate::cluster::net::{Address, Spans};
+use crate::cluster::run::SMALL;
+use crate::cluster::types::{NodeId, Peer};
+use crate::cluster::wire::{Frame, Message};
+
+impl State {
+    pub(super) fn ask_node(&mut self, id: NodeId, endpoint: String, mut frame: Frame, from: Memory) {
+        let node = self.nodes.entry(id).or_default();
+        if node.endpoint != endpoint {
+            // The node is another one by now. What is under way with the former ends by itself.
+            node.endpoint = endpoint;
+            node.shared.take().iter().chain(&node.free).for_each(|peer| self.net.close(*peer));
+            node.free.clear();
+            (node.told, node.met) = ((0, 0), false);
+        }
+        if self.carrier.is_some()
+            && let Some(refusal) = self.refused(id, &mut frame, from.call)
+        {
+            return self.events.push_back(Event::Node(id, Frame::answering(frame.request, refusal)));
+        }
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if let Message::CancelFetch(cancel) = &frame.message {
+            // On the connection of what it cancels: on another one nobody knows of that.
+            let same = self.requests.get(&cancel.request).is_some_and(|sent| Some(sent.peer) == node.shared);
+            if !same {
+                return self.events.push_back(Event::Lost(frame.request));
+            }
+        }
+        let bytes = match &frame.message {
+            Message::Put(put) => put.length,
+            Message::Fetch(fetch) if fetch.into.is_empty() => fetch.length,
+            _ => 0,
+        };
+        if bytes <= SMALL {
+            let peer = match node.shared {
+                Some(peer) => Ok(peer),
+                None => Address::literal(&node.endpoint).and_then(|address| self.net.connect(&address)),
+            };
+            match peer {
+                Ok(peer) => {
+                    node.shared = Some(peer);
+                    self.send(peer, None, frame, from);
+                }
+                Err(_) if frame.request != 0 => self.events.push_back(Event::Lost(frame.request)),
+                Err(_) => {}
+            }
+            return;
+        }
+        node.waiting.push_back((frame, from));
+        self.send_waiting(id);
+    }
+
+    /// Requests with large values go out on connections that are free, or are made.
+    fn send_waiting(&mut self, id: NodeId) {
+        while let Some(node) = self.nodes.get_mut(&id).filter(|node| !node.waiting.is_empty()) {
+            let peer = match node.free.pop() {
+                Some(peer) => peer,
+                None if node.large < MOST_LARGE => {
+                    match Address::literal(&node.endpoint).and_then(|address| self.net.connect(&address)) {
+                        Ok(peer) => {
+                            node.large += 1;
+                            self.large.insert(peer, id);
+                            peer
+                        }
+                        Err(_) => {
+                            let lost = std::mem::take(&mut node.waiting);
+                            self.events.extend(lost.into_iter().map(|(frame, _)| Event::Lost(frame.request)));
+                            return;
+                        }
+                    }
+                }
+                None => return,
+            };
+            let Some((frame, from)) = node.waiting.pop_front() else { return };
+            self.send(peer, Some(id), frame, from);
+        }
+    }
+
+    pub(super) fn send(&mut self, peer: Peer, large: Option<NodeId>, frame: Frame, from: Memory) {
+        let call = from.call;
+        if !self.note(frame.request, Sent { peer, call, large }) {
+            return;
+        }
+        let length = frame.message.value();
+        if length == 0 {
+            return self.say(peer, &frame);
+        }
+        let Some(running) = self.calls.get(&call) else { return self.unsaid(frame.request) };
+        let room = memory::reserve_map(&mut self.tickets, 1).and_then(|()| Spans::of(&running.spans));
+        let Ok(spans) = room else { return self.unsaid(frame.request) };
+        let spans = spans.behind(from.offset).up_to(length);
+        if large.is_none() {
+            let _ = self.net.send_value(peer, &frame, spans, None);
+            return;
+        }
+        let ticket = self.number();
+        self.tickets.insert(ticket, (call, None));
+        if let Some(running) = self.calls.get_mut(&call) {
+            running.outgoing.push((ticket, peer));
+        }
+        let _ = self.net.send_value(peer, &frame, spans, Some(ticket));
+    }
+
+    /// Notes a request, if it is one. Without memory for that it has no answer, and is not to be sent.
+    pub(super) fn note(&mut self, request: u64, sent: Sent) -> bool {
+        if request == 0 {
+            return true;
+        }
+        if memory::reserve_map(&mut self.requests, 1).is_err() {
+            if sent.large.is_some() {
+                self.net.close(sent.peer);
+            }
+            self.events.push_back(Event::Lost(request));
+            return false;
+        }
+        self.requests.insert(request, sent);
+        true
+    }
+
+    /// What cannot be said in one message has no answer.
+    pub(super) fn say(&mut self, peer: Peer, frame: &Frame) {
+        if self.net.send(peer, frame).is_err() && frame.request != 0 {
+            self.unsaid(frame.request);
+        }
+    }
+
+    fn unsaid(&mut self, request: u64) {
+        self.drop_request(request);
+        self.events.push_back(Event::Lost(request));
+    }
+
+    pub(super) fn take(&mut self, request: u64, into: Memory, length: u64) {
+        let call = into.call;
+        let ticket = self.number();
+        let (Some(sent), Some(running)) = (self.requests.get(&request), self.calls.get_mut(&call)) else {
+            return self.events.push_back(Event::Took(request, false));
+        };
+        let peer = sent.peer;
+        let room = memory::reserve_map(&mut self.tickets, 1).and_then(|()| Spans::of(&running.spans));
+        let Ok(spans) = room else { return self.events.push_back(Event::Took(request, false)) };
+        let spans = spans.behind(into.offset);
+        if spans.left() < length {
+            // The value is there, and the caller is told how large it is; its bytes are passed over.
+            running.too_large = Some(length);
+            self.drop_request(request);
+            return self.events.push_back(Event::Took(request, true));
+        }
+        if self.net.take(peer, spans.up_to(length), ticket) {
+            running.incoming.push((ticket, peer));
+            self.tickets.insert(ticket, (call, Some(request)));
+        } else {
+            self.events.push_back(Event::Took(request, false));
+        }
+    }
+
+    /// A value has come whole, or has been lost on its way.
+    pub(super) fn moved(&mut self, ticket: u64, whole: bool) {
+        let Some((_, request)) = self.forget(ticket) else { return };
+        if let Some(request) = request {
+            self.release(request);
+            self.events.push_back(Event::Took(request, whole));
+        }
+    }
+
+    /// The caller's memory is not used any more by this.
+    pub(super) fn forget(&mut self, ticket: u64) -> Option<(u64, Option<u64>)> {
+        let (call, request) = self.tickets.remove(&ticket)?;
+        if let Some(running) = self.calls.get_mut(&call) {
+            running.incoming.retain(|(of, _)| *of != ticket);
+            running.outgoing.retain(|(of, _)| *of != ticket);
+        }
+        Some((call, request))
+    }
+
+    /// A request is over: its connection is free for another, unless part of its value is still to be sent.
+    pub(super) fn release(&mut self, number: u64) {
+        let Some(sent) = self.requests.remove(&number) else { return };
+        let Some(id) = sent.large else { return };
+        let sending = self.calls.get(&sent.call).is_some_and(|call| call.outgoing.iter().any(|(_, p)| *p == sent.peer));
+        if sending {
+            return self.net.close(sent.peer);
+        }
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.free.push(sent.peer);
+        }
+        self.send_waiting(id);
+    }
+
+    /// Nothing of a request is wanted any more.
+    pub(super) fn close(&mut self, request: u64) {
+        for node in self.nodes.values_mut() {
+            node.waiting.retain(|(frame, _)| frame.request != request);
+        }
+        let tickets: Vec<u64> =
+            self.tickets.iter().filter(|(_, (_, of))| *of == Some(request)).map(|(ticket, _)| *ticket).collect();
+        for ticket in tickets {
+            if let Some(sent) = self.requests.get(&request) {
+                self.net.let_go(sent.peer, ticket);
+            }
+            self.forget(ticket);
+        }
+        // What has not left yet would be done later, when nobody reckons with it. Others on that connection ask again.
+        let unsent = self.requests.get(&request).map(|sent| sent.peer).filter(|peer| self.net.queued(*peer) > 0);
+        if let Some(peer) = unsent {
+            self.net.close(peer);
+            self.masters.given_up(peer);
+        }
+        self.drop_request(request);
+    }
+
+    /// The answer of a request is not waited for: a connection that was for it alone ends.
+    fn drop_request(&mut self, request: u64) {
+        let Some(sent) = self.requests.remove(&request) else { return };
+        if sent.large.is_some() {
+            self.net.close(sent.peer);
+        }
+    }
+
+    pub(super) fn closed(&mut self, peer: Peer) {
+        self.masters.closed(peer);
+        for node in self.nodes.values_mut().filter(|node| node.shared == Some(peer)) {
+            (node.shared, node.told, node.met) = (None, (0, 0), false);
+        }
+        let lost = self.requests.extract_if(|_, sent| sent.peer == peer);
+        self.events.extend(lost.map(|(number, _)| Event::Lost(number)));
+        if let Some(id) = self.large.remove(&peer) {
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.free.retain(|free| *free != peer);
+                node.large -= 1;
+            }
+            self.send_waiting(id);
+        }
+    }
+}
