@@ -12,7 +12,7 @@ mod values;
 use common::{config as world_config, eventually};
 use nanomc::base::status::*;
 use nanomc::cluster::node::storage::{Tail, Wanted};
-use nanomc::cluster::node::{Memory, NodeStore, Pinned, Plan, Storage};
+use nanomc::cluster::node::{Hold, Memory, NodeStore, Pinned, Plan, Storage};
 use nanomc::cluster::types::{ObjectKey, Position, PutId};
 use nanomc::cluster::wire::{Fact, Metadata, Published};
 use nanomc::store::write::PutOptions;
@@ -99,6 +99,14 @@ fn fill(node: &NodeStore, plan: Plan, value: &[u8]) {
     assert!(rest.is_empty());
 }
 
+/// Holds a value. There is no disk from which it could come.
+fn pin(node: &mut NodeStore, plan: Plan, key: &ObjectKey) -> nanomc::base::error::Result<Pinned> {
+    match node.pin(plan, key)? {
+        Hold::Held(pinned) => Ok(pinned),
+        Hold::Coming(_) => panic!("{key:?} is on its way"),
+    }
+}
+
 fn bytes_of(node: &NodeStore, pinned: &Pinned, offset: usize, length: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     node.pin_spans(pinned.pin).unwrap().iter().for_each(|span| span.append_to(&mut bytes));
@@ -112,7 +120,7 @@ fn put_through(node: &mut NodeStore, put: PutId, key: &ObjectKey, value: &[u8]) 
 }
 
 fn pin_status(node: &mut NodeStore, plan: Plan, key: &ObjectKey) -> nmc_status_t {
-    match node.pin(plan, key) {
+    match pin(node, plan, key) {
         Ok(pinned) => {
             node.unpin(pinned.pin);
             NMC_OK
@@ -159,7 +167,7 @@ fn a_put_lives_under_its_name_from_its_plan_to_its_facts() {
         let part = node.part(0, 100).unwrap();
         assert_eq!((part.live, part.from, part.to, part.next), (vec![published], 0, HEADERS, None));
         assert_eq!(node.commit(plan).err().map(|error| error.status), Some(NMC_ERR_STALE), "it is not open any more");
-        let pinned = node.pin(plan, &k).unwrap();
+        let pinned = pin(&mut node, plan, &k).unwrap();
         assert_eq!((pinned.put, pinned.length, &pinned.metadata), (put_id(1), value.len() as u64, &said));
         assert_eq!(bytes_of(&node, &pinned, 0, value.len()), value);
         assert_eq!(bytes_of(&node, &pinned, 4000, 5000), value[4000..9000]);
@@ -171,7 +179,7 @@ fn a_put_lives_under_its_name_from_its_plan_to_its_facts() {
         assert!(node.used()[1] >= value.len() as u64);
         // An empty value is one.
         let (empty, _) = put_through(&mut node, put_id(9), &key("", "empty"), b"");
-        let pinned = node.pin(empty, &key("", "empty")).unwrap();
+        let pinned = pin(&mut node, empty, &key("", "empty")).unwrap();
         assert_eq!((pinned.length, node.pin_spans(pinned.pin).unwrap()), (0, vec![]));
         assert_eq!(get_if(&bed.store, b"empty").unwrap(), b"");
     }
@@ -331,7 +339,7 @@ fn only_the_very_object_is_pinned_and_dropped_by_name() {
         assert_eq!(pin_status(&mut node, plan, &k), NMC_ERR_NOT_FOUND);
         // By name; whoever holds it finishes.
         let (plan, _) = put_through(&mut node, put_id(5), &k, b"fourth");
-        let pinned = node.pin(plan, &k).unwrap();
+        let pinned = pin(&mut node, plan, &k).unwrap();
         node.drop_named(plan, &k);
         assert_eq!(pin_status(&mut node, plan, &k), NMC_ERR_NOT_FOUND);
         assert_eq!(bytes_of(&node, &pinned, 0, 6), b"fourth");
@@ -449,7 +457,7 @@ fn whoever_is_told_the_facts_knows_what_the_store_has() {
                     9 => {
                         let live = all(&mut node);
                         if let Some(found) = live.values().nth(usize::try_from(random(24)).unwrap()) {
-                            held.extend(node.pin(Plan { index: found.index, epoch: found.epoch }, &found.key));
+                            held.extend(pin(&mut node, Plan { index: found.index, epoch: found.epoch }, &found.key));
                         }
                     }
                     10 if !held.is_empty() => {
@@ -514,7 +522,7 @@ fn an_agents_client_has_pins_of_its_own_and_ends_before_the_programs() {
         node.newest();
         let (plan, k) = (all(&mut node).into_values().next().unwrap(), key("", "a"));
         let plan = Plan { index: plan.index, epoch: plan.epoch };
-        let pins: Vec<Pinned> = (0..4).map(|_| node.pin(plan, &k).unwrap()).collect();
+        let pins: Vec<Pinned> = (0..4).map(|_| pin(&mut node, plan, &k).unwrap()).collect();
         assert_eq!(pin_status(&mut node, plan, &k), NMC_ERR_BUSY);
         assert_eq!(get_if(&bed.store, b"a").unwrap(), b"bytes", "the program has its own");
         bed.store.remove(b"a").unwrap();
@@ -591,7 +599,7 @@ fn an_agent_outlives_the_master_of_its_store() {
     let unfinished = open(&mut node, put_id(2), &key("kv", "b"), 5).unwrap();
     let doubtful = open(&mut node, put_id(3), &key("kv", "c"), 5).unwrap();
     node.doubt(doubtful);
-    let pinned = node.pin(plan, &k).unwrap();
+    let pinned = pin(&mut node, plan, &k).unwrap();
     node.set_position(Position { term: 2, number: 5 }).unwrap();
     node.close(0, true).unwrap();
     let at = node.newest();

@@ -12,7 +12,7 @@ mod values;
 use common::{config as world_config, eventually};
 use nanomc::base::status::*;
 use nanomc::cluster::node::storage::{Tail, Wanted};
-use nanomc::cluster::node::{Memory, NodeStore, Offer, Plan, Storage};
+use nanomc::cluster::node::{Hold, Memory, NodeStore, Offer, Pinned, Plan, Storage};
 use nanomc::cluster::types::{Media, ObjectKey, Position, PutId};
 use nanomc::cluster::wire::{Fact, Metadata, Published};
 use nanomc::layout::store::ON_DISK;
@@ -80,8 +80,26 @@ fn put_through(node: &mut NodeStore, put: PutId, key: &ObjectKey, value: &[u8]) 
     plan
 }
 
+/// Holds a value, wherever it is.
+fn pin(node: &mut NodeStore, plan: Plan, key: &ObjectKey) -> nanomc::base::error::Result<Pinned> {
+    match node.pin(plan, key)? {
+        Hold::Held(pinned) => Ok(pinned),
+        Hold::Coming(number) => came(node, number),
+    }
+}
+
+/// Waits for what is coming.
+fn came(node: &mut NodeStore, number: u64) -> nanomc::base::error::Result<Pinned> {
+    let mut came = None;
+    eventually(|| {
+        came = node.came(number).transpose();
+        came.is_some()
+    });
+    came.expect("it comes in time")
+}
+
 fn pin_status(node: &mut NodeStore, plan: Plan, key: &ObjectKey) -> Result<(PutId, u64), nmc_status_t> {
-    let pinned = node.pin(plan, key).map_err(|error| error.status)?;
+    let pinned = pin(node, plan, key).map_err(|error| error.status)?;
     assert_eq!(node.store().heap_usage(0).1, 128 * 4096);
     node.unpin(pinned.pin);
     Ok((pinned.put, pinned.length))
@@ -173,6 +191,63 @@ fn a_put_keeps_its_name_on_disk_in_memory_again_and_after_a_restart() {
         let plan = put_through(&mut node, put_id(2), &key("", "later"), b"x");
         assert!(found.values().all(|found| found.epoch < plan.epoch), "epochs go on above what was recovered");
         drop((node, tier, store));
+    }
+}
+
+/// What is on disk alone comes while the agent does something else; nothing that nobody wants stays held.
+#[test]
+fn values_come_from_the_disk_beside_the_agent() {
+    for backend in BACKENDS {
+        let dir = tempfile::tempdir().unwrap();
+        let store = embedded();
+        let tier = open_tier(&store, &tier_config(&dir, backend));
+        let mut node = NodeStore::new(&store).unwrap();
+        let (woken, wake) = std::sync::mpsc::channel();
+        node.wake_with(std::sync::Arc::new(move || woken.send(()).unwrap_or(())));
+        let keys: Vec<ObjectKey> = (0..24).map(|n| key(["kv", ""][n % 2], &format!("k{n}"))).collect();
+        for (n, k) in (1..).zip(&keys) {
+            put_through(&mut node, put_id(n), k, &value(500 + usize::try_from(n).unwrap()));
+        }
+        let near = put_through(&mut node, put_id(99), &key("", "near"), b"bytes");
+        assert_eq!(tier.offload(Some(&[b"near"])).unwrap(), 1);
+        tier.offload(None).unwrap();
+        evict(&store);
+        let found = all(&mut node);
+        let slots: Vec<Plan> =
+            keys.iter().map(|k| name_of(found.values().find(|found| found.key == *k).unwrap())).collect();
+        let held = pin(&mut node, near, &key("", "near")).unwrap();
+        let mut coming: Vec<u64> = Vec::new();
+        for (plan, k) in slots.iter().zip(&keys) {
+            let Hold::Coming(number) = node.pin(*plan, k).unwrap() else { panic!("{k:?} is in memory") };
+            coming.push(number);
+        }
+        // What is in memory is held meanwhile.
+        let Hold::Held(again) = node.pin(near, &key("", "near")).unwrap() else { panic!("it is in memory") };
+        [held, again].into_iter().for_each(|pinned| node.unpin(pinned.pin));
+        // Some are not wanted, some are dropped, whenever that is.
+        coming.iter().skip(2).step_by(4).for_each(|number| node.forget(*number));
+        keys.iter().skip(3).step_by(4).for_each(|k| node.drop_key(k));
+        wake.recv_timeout(std::time::Duration::from_secs(60)).expect("the agent is told");
+        for (at, number) in coming.iter().enumerate().filter(|(at, _)| at % 4 != 2) {
+            let came = came(&mut node, *number);
+            let expected = (put_id(at as u64 + 1), 501 + at as u64);
+            match came {
+                Ok(pinned) => {
+                    assert_eq!((pinned.put, pinned.length), expected);
+                    node.unpin(pinned.pin);
+                }
+                Err(error) => assert!(at % 4 == 3 && error.status == NMC_ERR_NOT_FOUND, "{at}: {}", error.message),
+            }
+        }
+        // Nothing is held: all of memory can be given to others.
+        assert!(eventually(|| {
+            evict(&store);
+            node.used()[0] == 0
+        }));
+        // Those that come when the node ends are let go too.
+        let Hold::Coming(_) = node.pin(slots[0], &keys[0]).unwrap() else { panic!("it is in memory") };
+        drop(node);
+        drop((tier, store));
     }
 }
 

@@ -227,29 +227,20 @@ impl Store {
         self.entry_named(entry, epoch, key).map(|found| found.is_some())
     }
 
-    /// Brings the value of an entry of the disk with this epoch and key into memory, if it is not there, and pins it there; `None` if
-    /// the entry is not there any more.
-    pub fn pin_from_disk(&self, entry: u32, epoch: u64, key: &[u8]) -> Result<Option<(Pin, Location)>> {
-        let Some(found) = self.entry_named(entry, epoch, key)? else { return Ok(None) };
-        let mut came = Ok(false);
-        self.promote(&[key], self.rank(), |_, told| came = told);
-        gone(came.map(|_| ()))?;
-        let Look::Ready((pin, location)) = self.pin(key)? else { return Ok(None) };
-        if self.put_of(pin) == found.put {
-            return Ok(Some((pin, location)));
-        }
-        self.unpin(pin)?;
-        Ok(None)
-    }
-
-    /// Pins whatever a key has by now, in memory or from the disk.
+    /// Pins whatever a key has by now. What is on the disk alone is brought into memory.
     pub fn pin_key(&self, key: &[u8]) -> Result<Option<(Pin, Location)>> {
         if let Look::Ready(held) = self.pin(key)? {
             return Ok(Some(held));
         }
-        match self.entry_of(key)? {
-            Some(found) => self.pin_from_disk(found.index, found.entry.epoch, key),
-            None => Ok(None),
+        if !self.is_on_disk(key)? {
+            return Ok(None);
+        }
+        let mut came = Ok(false);
+        self.promote(&[key], self.rank(), |_, told| came = told);
+        gone(came.map(|_| ()))?;
+        match self.pin(key)? {
+            Look::Ready(held) => Ok(Some(held)),
+            _ => Ok(None),
         }
     }
 

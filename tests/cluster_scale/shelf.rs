@@ -3,7 +3,7 @@
 use nanomc::base::error::{Error, Result};
 use nanomc::base::status::{NMC_ERR_EXISTS, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use nanomc::cluster::node::storage::{Part, Tail, Wanted};
-use nanomc::cluster::node::{Pinned, Plan, Storage};
+use nanomc::cluster::node::{Hold, Pinned, Plan, Storage};
 use nanomc::cluster::types::{ObjectKey, Position, PutId};
 use nanomc::cluster::wire::{Extent, Fact, Published, Retired};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -143,9 +143,15 @@ impl Storage for Shelf {
         0
     }
 
-    fn pin(&mut self, _: Plan, _: &ObjectKey) -> Result<Pinned> {
+    fn pin(&mut self, _: Plan, _: &ObjectKey) -> Result<Hold> {
         refuse(NMC_ERR_NOT_FOUND)
     }
+
+    fn came(&mut self, _: u64) -> Result<Option<Pinned>> {
+        refuse(NMC_ERR_NOT_FOUND)
+    }
+
+    fn forget(&mut self, _: u64) {}
 
     fn unpin(&mut self, _: u64) {}
 

@@ -7,6 +7,7 @@
 
 mod copies;
 mod member;
+mod promoter;
 mod puts;
 pub mod real;
 mod serve;
@@ -16,7 +17,7 @@ mod stream;
 mod tests;
 
 pub use real::NodeStore;
-pub use storage::{Memory, Offer, Pinned, Plan, Storage};
+pub use storage::{Hold, Memory, Offer, Pinned, Plan, Storage, Wake};
 
 use super::leaders::Leaders;
 use super::revoked::Revoked;
@@ -28,7 +29,7 @@ use crate::base::status::nmc_status_t;
 use crate::cluster::types::ObjectKey;
 use copies::Copy;
 use puts::{Remembered, Taken};
-use serve::Serving;
+use serve::{Coming, Serving};
 use std::collections::{BTreeMap, BTreeSet};
 use stream::Stream;
 
@@ -90,6 +91,8 @@ pub enum Event {
     Sent(u64, bool),
     /// A value that was to be pushed cannot be: not a byte of it has left.
     Unsent(u64),
+    /// A connection has ended.
+    Closed(Peer),
     /// A value is to be kept here too.
     Keep(ObjectKey, Replica),
     /// What the owner of a value says about it: metadata, and the code of its retain class and priority.
@@ -218,6 +221,7 @@ pub struct Agent<S: Storage> {
     copies: BTreeMap<u64, Copy>,
     next_ticket: u64,
     serving: BTreeMap<u64, Serving>,
+    coming: Vec<Coming>,
     /// The highest request of each peer that asked for something to be written, or for that to end.
     pushes: BTreeMap<Peer, u64>,
     /// The mover that there is or is being made, by the number of its renewal.
@@ -264,6 +268,7 @@ impl<S: Storage> Agent<S> {
             copies: BTreeMap::new(),
             next_ticket: 1,
             serving: BTreeMap::new(),
+            coming: Vec::new(),
             pushes: BTreeMap::new(),
             mover: 0,
             renewing: false,
@@ -324,6 +329,7 @@ impl<S: Storage> Agent<S> {
             Event::Received(put, whole) => self.received(put, whole, now, to),
             Event::Sent(pin, whole) => self.sent(pin, whole, now, to),
             Event::Unsent(pin) => self.unsent(pin, now, to),
+            Event::Closed(peer) => self.forget_coming(|coming| coming.is_for(peer)),
             Event::Keep(key, from) => self.keep(key, from, to),
             Event::Described(key, from, metadata, retain) => self.described(key, from, &metadata, retain, now, to),
             Event::Filled(ticket, whole) => self.filled(ticket, whole, now),
@@ -347,7 +353,7 @@ impl<S: Storage> Agent<S> {
             Message::Reserve(reserve) => self.reserve(from, request, time_left, &reserve, now, to),
             Message::Commit(commit) => self.commit(from, request, commit.put, now, to),
             Message::Stopped(stopped) => self.stopped(from, request, &stopped, now, to),
-            Message::Fetch(fetch) => self.fetch(from, request, fetch, now, to),
+            Message::Fetch(fetch) => self.fetch(from, request, time_left, fetch, now, to),
             Message::CancelFetch(cancel) => self.cancel_fetch(from, request, &cancel, to),
             other => Err(crate::base::error::Error::new(
                 crate::base::status::NMC_ERR_PROTOCOL,
@@ -366,6 +372,7 @@ impl<S: Storage> Agent<S> {
             return;
         }
         self.answer_stored(now, to);
+        self.serve_come(now, to);
         self.end_late_puts(now, to);
         self.look_after_copies(now);
         self.end_doubts();

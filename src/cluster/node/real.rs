@@ -4,7 +4,8 @@
 //! A segment is a rank of the store's world, with its number; the one behind them is the tier, if there is one. What a drop could not do is not forgotten: the position in the drop
 //! log is not kept then, so that the entries come again.
 
-use super::storage::{Memory, Offer, Part, Pinned, Plan, Storage, Tail, Wanted};
+use super::promoter::Promoter;
+use super::storage::{Hold, Memory, Offer, Part, Pinned, Plan, Storage, Tail, Wake, Wanted};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
@@ -17,7 +18,7 @@ use crate::store::Store;
 use crate::store::evict::Retain;
 use crate::store::facts::{self, Described};
 use crate::store::master::{Keep, Opened};
-use crate::store::read::{Extents, Look, Pin};
+use crate::store::read::{Extents, Location, Look, Pin};
 use crate::store::write::PutOptions;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,8 @@ fn keep_of(code: u32) -> Result<Keep> {
 
 /// See the module.
 pub struct NodeStore {
+    /// Ends before the store does.
+    promoter: Promoter,
     store: Store,
     /// By number, those that were used: they stay as long as the store lives.
     spaces: Vec<Option<Space>>,
@@ -96,7 +99,8 @@ impl NodeStore {
         let disk = disk_below(&store)?;
         let (plans, for_disk, pins) = (ByNumber::default(), ByNumber::default(), ByNumber::default());
         let (next_pin, regions, trouble, looked) = (1, Vec::new(), None, None);
-        Ok(Self { store, spaces, plans, for_disk, pins, next_pin, disk, regions, trouble, looked })
+        let promoter = Promoter::default();
+        Ok(Self { promoter, store, spaces, plans, for_disk, pins, next_pin, disk, regions, trouble, looked })
     }
 
     /// The store, through the agent's client.
@@ -274,7 +278,28 @@ impl NodeStore {
     }
 }
 
+impl NodeStore {
+    /// Gives a name to what is held; there is room for it.
+    fn hold(&mut self, (held, location): (Pin, Location)) -> Result<Pinned> {
+        let said = self.store.view_metadata(held).and_then(|said| match said {
+            Look::Ready(said) => memory::copy(&said),
+            _ => crate::bail!(NMC_ERR_NOT_FOUND, "what is held is not complete"),
+        });
+        let metadata = Metadata(said.inspect_err(|_| _ = self.store.unpin(held))?);
+        let (class, priority) = self.store.class_of(held);
+        let retain = retain_code(class, priority);
+        let (pin, put) = (self.next_pin, PutId(self.store.put_of(held)));
+        self.next_pin += 1;
+        self.pins.insert(pin, held);
+        Ok(Pinned { pin, put, length: location.bytes_total, retain, metadata })
+    }
+}
+
 impl Memory for NodeStore {
+    fn wake_with(&mut self, wake: Wake) {
+        self.promoter.wake_with(wake);
+    }
+
     fn plan_spans(&self, plan: Plan) -> Result<Vec<Span>> {
         self.mapped(self.store.plan_extents(self.opened(plan)?)?)
     }
@@ -400,43 +425,49 @@ impl Storage for NodeStore {
         self.store.doubt(opened).unwrap_or_else(|_| bytes())
     }
 
-    fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Pinned> {
+    fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Hold> {
         memory::reserve_map(&mut self.pins, 1)?;
         let may_move = self.slots() > 0 || self.has_changed();
-        let held = match self.find_space(key.space()) {
-            Some(space) => {
-                let named = match plan.index & ON_DISK {
-                    0 => space.store.pin_named(plan.index, plan.epoch, key.key())?,
-                    _ => space.store.pin_from_disk(plan.index & !ON_DISK, plan.epoch, key.key())?,
-                };
-                // If it has gone to the disk or come from there, others need not know that yet: they compare the put.
-                match named {
-                    None if may_move => space.store.pin_key(key.key())?,
-                    held => held,
-                }
+        let missing = || Error::new(NMC_ERR_NOT_FOUND, format!("there is no {key:?} at {plan:?}"));
+        let space = self.find_space(key.space()).ok_or_else(missing)?;
+        let named = match plan.index & ON_DISK {
+            0 => space.store.pin_named(plan.index, plan.epoch, key.key())?,
+            _ => None,
+        };
+        // If it has gone to the disk or come from there, others need not know that yet: they compare the put.
+        let held = match named {
+            None if may_move => match space.store.pin(key.key())? {
+                Look::Ready(held) => Some(held),
+                _ => None,
+            },
+            held => held,
+        };
+        if let Some(held) = held {
+            return self.hold(held).map(Hold::Held);
+        }
+        if !may_move || !space.store.is_on_disk(key.key())? {
+            return Err(missing());
+        }
+        let store = space.store.share();
+        self.promoter.bring(store, key.key()).map(Hold::Coming)
+    }
+
+    fn came(&mut self, coming: u64) -> Result<Option<Pinned>> {
+        match self.promoter.came(coming) {
+            None => Ok(None),
+            Some(Ok(Some(held))) => {
+                memory::reserve_map(&mut self.pins, 1).inspect_err(|_| _ = self.store.unpin(held.0))?;
+                self.hold(held).map(Some)
             }
-            None => None,
-        };
-        let Some((held, location)) = held else {
-            crate::bail!(NMC_ERR_NOT_FOUND, "there is no {key:?} at {plan:?}");
-        };
-        let said = self.store.view_metadata(held).and_then(|said| match said {
-            Look::Ready(said) => memory::copy(&said),
-            _ => crate::bail!(NMC_ERR_NOT_FOUND, "{key:?} at {plan:?} is not complete"),
-        });
-        let metadata = match said {
-            Ok(said) => Metadata(said),
-            Err(error) => {
-                let _ = self.store.unpin(held);
-                return Err(error);
-            }
-        };
-        let (class, priority) = self.store.class_of(held);
-        let retain = retain_code(class, priority);
-        let (pin, put) = (self.next_pin, PutId(self.store.put_of(held)));
-        self.next_pin += 1;
-        self.pins.insert(pin, held);
-        Ok(Pinned { pin, put, length: location.bytes_total, retain, metadata })
+            Some(Ok(None)) => crate::bail!(NMC_ERR_NOT_FOUND, "what was on disk is not there any more"),
+            Some(Err(error)) => Err(error),
+        }
+    }
+
+    fn forget(&mut self, coming: u64) {
+        if let Some(Ok(Some((held, _)))) = self.promoter.forget(coming) {
+            let _ = self.store.unpin(held);
+        }
     }
 
     fn unpin(&mut self, pin: u64) {

@@ -1,9 +1,10 @@
 //! Gets of others: the value is held from before its bytes leave until the last has left, or until no more of them can leave. What has
 //! left and is not known to have arrived may arrive at any time: only whoever asked can end that, so it is told (TIMEOUT).
 
-use super::storage::Plan;
+use super::storage::{Hold, Pinned, Plan};
 use super::{Action, Agent, Storage};
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED,
     NMC_OK, nmc_status_t,
@@ -16,6 +17,26 @@ const MAX_PEERS: usize = 1 << 16;
 
 /// Values that are on their way to one peer.
 const MAX_SERVED: usize = 256;
+
+/// Values that come from the disk for all of them.
+const MAX_COMING: usize = 4096;
+
+/// A value that comes from the disk, for somebody who has asked for it.
+#[derive(Debug)]
+pub(super) struct Coming {
+    number: u64,
+    to: Peer,
+    request: u64,
+    fetch: Fetch,
+    /// Whoever asked does not wait longer.
+    until: Millis,
+}
+
+impl Coming {
+    pub(super) fn is_for(&self, peer: Peer) -> bool {
+        self.to == peer
+    }
+}
 
 /// A value that is on its way.
 #[derive(Debug)]
@@ -45,21 +66,29 @@ fn refused(status: nmc_status_t) -> Fetched {
     Fetched { status, put: PutId(0), length: 0, follows: 0, retain: 0, metadata: Metadata::default() }
 }
 
+/// The answer if a value cannot be held: nothing of it is under way.
+fn unheld(status: nmc_status_t) -> Fetched {
+    refused(if status == NMC_ERR_TIMEOUT { NMC_ERR_UNAVAILABLE } else { status })
+}
+
 impl<S: Storage> Agent<S> {
     pub(super) fn fetch(
         &mut self,
         from: Peer,
         request: u64,
+        time_left: Millis,
         fetch: Fetch,
         now: Millis,
         to: &mut Vec<Action>,
     ) -> Result<()> {
         let reply = |fetched| Action::Send(from, Frame::answering(request, fetched));
-        let mut of_peer = self.serving.values().filter(|serving| serving.to == from);
-        if of_peer.clone().any(|serving| serving.request == request) {
+        let serving = self.serving.values().map(|serving| (serving.to, serving.request));
+        let coming = self.coming.iter().map(|coming| (coming.to, coming.request));
+        let mut of_peer = serving.chain(coming).filter(|(peer, _)| *peer == from);
+        if of_peer.clone().any(|(_, of)| of == request) {
             return Ok(());
         }
-        if of_peer.nth(MAX_SERVED).is_some() {
+        if of_peer.nth(MAX_SERVED).is_some() || self.coming.len() >= MAX_COMING {
             // Whoever does not take what it asked for holds no more of the store's pins.
             to.push(reply(refused(NMC_ERR_BUSY)));
             return Ok(());
@@ -76,30 +105,71 @@ impl<S: Storage> Agent<S> {
             to.push(reply(refused(NMC_ERR_UNAVAILABLE)));
             return Ok(());
         }
+        memory::reserve(&mut self.coming, 1)?;
         let plan = Plan { index: fetch.name.index, epoch: fetch.name.epoch };
         let pinned = match fetch.stub {
             true => self.storage.pin(plan, &fetch.key.stub()),
             false => self.storage.pin(plan, &fetch.key),
         };
-        let pinned = match pinned {
-            Ok(pinned) => pinned,
-            Err(error) => {
-                // Nothing of it is under way.
-                let timeout = error.status == NMC_ERR_TIMEOUT;
-                to.push(reply(refused(if timeout { NMC_ERR_UNAVAILABLE } else { error.status })));
-                return Ok(());
+        match pinned {
+            Ok(Hold::Held(pinned)) => self.serve(from, request, fetch, pinned, now, to),
+            Ok(Hold::Coming(number)) => {
+                let until = now + if time_left > 0 { time_left } else { self.config.doubt_ms };
+                self.coming.push(Coming { number, to: from, request, fetch, until });
             }
-        };
+            Err(error) => to.push(reply(unheld(error.status))),
+        }
+        Ok(())
+    }
+
+    /// What has come from the disk is served, like what is in memory.
+    pub(super) fn serve_come(&mut self, now: Millis, to: &mut Vec<Action>) {
+        let mut at = 0;
+        while let Some(coming) = self.coming.get(at) {
+            let number = coming.number;
+            let came = match self.storage.came(number) {
+                // Whoever asked does not wait any more.
+                Ok(None) if now >= coming.until => Err(NMC_ERR_UNAVAILABLE),
+                Ok(None) => {
+                    at += 1;
+                    continue;
+                }
+                Ok(Some(pinned)) => Ok(pinned),
+                Err(error) => Err(error.status),
+            };
+            let Coming { to: from, request, fetch, .. } = self.coming.swap_remove(at);
+            let reply = |status| Action::Send(from, Frame::answering(request, unheld(status)));
+            match came {
+                // Somebody may have been told that it is removed, or the node has begun another life.
+                Ok(pinned) if !self.serves(now) || fetch.name.incarnation != self.config.incarnation => {
+                    self.storage.unpin(pinned.pin);
+                    to.push(reply(NMC_ERR_UNAVAILABLE));
+                }
+                Ok(pinned) => self.serve(from, request, fetch, pinned, now, to),
+                Err(status) => {
+                    self.storage.forget(number);
+                    to.push(reply(status));
+                }
+            }
+        }
+    }
+
+    /// Nobody waits for these any more.
+    pub(super) fn forget_coming(&mut self, which: impl Fn(&Coming) -> bool) {
+        let Self { coming, storage, .. } = self;
+        coming.extract_if(.., |coming| which(coming)).for_each(|coming| storage.forget(coming.number));
+    }
+
+    fn serve(&mut self, from: Peer, request: u64, fetch: Fetch, pinned: Pinned, now: Millis, to: &mut Vec<Action>) {
+        let reply = |fetched| Action::Send(from, Frame::answering(request, fetched));
         if fetch.put != PutId(0) && fetch.put != pinned.put {
             // The key has another value by now, which nobody has asked for.
             self.storage.unpin(pinned.pin);
-            to.push(reply(refused(NMC_ERR_NOT_FOUND)));
-            return Ok(());
+            return to.push(reply(refused(NMC_ERR_NOT_FOUND)));
         }
         if fetch.offset > pinned.length {
             self.storage.unpin(pinned.pin);
-            to.push(reply(refused(NMC_ERR_PROTOCOL)));
-            return Ok(());
+            return to.push(reply(refused(NMC_ERR_PROTOCOL)));
         }
         let bytes = fetch.length.min(pinned.length - fetch.offset);
         let pushed = !fetch.into.is_empty();
@@ -123,7 +193,6 @@ impl<S: Storage> Agent<S> {
         } else {
             Action::SendValue { to: from, frame: Frame::answering(request, fetched), pin, offset }
         });
-        Ok(())
     }
 
     /// Whether a request to write is newer than all that its peer made or cancelled: one that comes late, or again, would write
@@ -179,6 +248,14 @@ impl<S: Storage> Agent<S> {
         to: &mut Vec<Action>,
     ) -> Result<()> {
         let which = cancel.request;
+        if let Some(at) = self.coming.iter().position(|coming| (coming.to, coming.request) == (from, which)) {
+            // Not a byte of it is under way.
+            let coming = self.coming.swap_remove(at);
+            self.storage.forget(coming.number);
+            to.push(Action::Send(from, Frame::answering(which, unheld(NMC_ERR_UNAVAILABLE))));
+            tell(Some((from, request)), NMC_OK, to);
+            return Ok(());
+        }
         let never_came = self.is_next_push(from, which) && cancel.incarnation == self.config.incarnation;
         let found = self.serving.iter_mut().find(|(_, serving)| (serving.to, serving.request) == (from, which));
         match found {

@@ -18,6 +18,10 @@ use crate::base::error::Result;
 use crate::cluster::net::Span;
 use crate::cluster::types::{ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, SegmentInfo};
+use std::sync::Arc;
+
+/// Tells a loop that there is something to look at.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// What is to be written.
 #[derive(Debug, Clone)]
@@ -60,6 +64,15 @@ pub struct Pinned {
     pub retain: u32,
     /// What its writer said about it.
     pub metadata: Metadata,
+}
+
+/// What became of the wish to hold a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hold {
+    /// It is held.
+    Held(Pinned),
+    /// It is brought from the disk, under this number; see [`Storage::came`].
+    Coming(u64),
 }
 
 /// What a node offers that changes with the tier below its store.
@@ -119,8 +132,14 @@ pub trait Storage {
     /// Gives a plan up of which bytes may still arrive: nobody gets its pages until it is abandoned. Gives how many bytes.
     fn doubt(&mut self, plan: Plan) -> u64;
 
-    /// Holds a value, if it is the one with this index, epoch and key.
-    fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Pinned>;
+    /// Holds a value, if it is the one with this index, epoch and key, or begins to bring it from the disk.
+    fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Hold>;
+
+    /// What was coming, held; `None` while it comes. It is asked again and again until then, or until nobody wants it any more.
+    fn came(&mut self, coming: u64) -> Result<Option<Pinned>>;
+
+    /// Nobody wants what is coming any more.
+    fn forget(&mut self, coming: u64);
 
     /// Lets go of it.
     fn unpin(&mut self, pin: u64);
@@ -189,6 +208,9 @@ pub trait Memory: Storage {
 
     /// Memory of the store that its extents are in, by the numbers of regions in them. What is elsewhere, or comes later, is not written to by others.
     fn regions(&mut self) -> Result<Vec<(u32, Span)>>;
+
+    /// What is called, from any thread, when something that was coming is there.
+    fn wake_with(&mut self, wake: Wake);
 
     /// Whether the tier was opened or closed since it was asked what it offers.
     fn has_changed(&self) -> bool;

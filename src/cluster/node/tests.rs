@@ -6,7 +6,8 @@ use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
     NMC_ERR_UNSUPPORTED, NMC_OK,
 };
-use crate::cluster::sim::Store;
+use crate::cluster::directory::TIER;
+use crate::cluster::sim::{Directory, Store};
 use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Peer, Position, PutId};
 use crate::cluster::wire::*;
 
@@ -789,4 +790,87 @@ fn a_stub_is_apart_from_the_values_of_its_namespace_and_others_do_not_see_that()
         rig.drops(position(1 + number), position(2 + number), vec![what]);
         assert_eq!(has(&rig), (false, false));
     }
+}
+
+#[test]
+fn what_comes_from_the_disk_keeps_nobody_waiting_and_is_given_to_who_still_wants_it() {
+    let mut rig = Rig::joined(64);
+    let other = ObjectKey::new(b"", b"other").unwrap();
+    let plan = rig.local(1);
+    let store = rig.agent.storage_mut();
+    store.open_tier(Directory::new(3), 3);
+    store.offer("n", 1);
+    let slot = store.enter(plan).unwrap();
+    let epoch = store.record(slot).unwrap().epoch;
+    store.retire(plan.index as usize);
+    store.put(&other, PutId::local(2), &[8]).unwrap();
+    let in_memory = store.find(&other).unwrap();
+    let fetch = rig.fetch(Plan { index: TIER | u32::try_from(slot).unwrap(), epoch }, 0);
+    let near = Fetch { key: other, ..rig.fetch(in_memory, 0) };
+    let serve = |rig: &mut Rig| {
+        let served = |action: &Action| match action {
+            Action::SendValue { frame, .. } => Some((frame.request, NMC_OK)),
+            Action::Send(_, Frame { request, message: Message::Fetched(fetched), .. }) => {
+                Some((*request, fetched.status))
+            }
+            _ => None,
+        };
+        let list: Vec<_> = rig.actions.iter().filter_map(served).collect();
+        rig.actions.clear();
+        list
+    };
+    let wait = |rig: &mut Rig| {
+        rig.actions.clear();
+        (0..12).for_each(|_| rig.on(Event::Tick));
+    };
+    // One that is behind it is served first; asking twice does not make two of it.
+    assert_eq!(rig.ask(1, fetch.clone()), None);
+    assert_eq!(serve(&mut rig), []);
+    assert_eq!(rig.ask(1, fetch.clone()), None);
+    assert_eq!(rig.ask(2, near.clone()), None);
+    assert_eq!(serve(&mut rig), [(2, NMC_OK)]);
+    wait(&mut rig);
+    assert_eq!(serve(&mut rig), [(1, NMC_OK)]);
+    // It is on the disk alone again.
+    let to_disk = |rig: &mut Rig| {
+        let pins: Vec<u64> = (1..40).collect();
+        pins.into_iter().for_each(|pin| rig.on(Event::Sent(pin, true)));
+        let store = rig.agent.storage_mut();
+        let found = store.find(&key()).unwrap();
+        store.retire(found.index as usize);
+        rig.actions.clear();
+    };
+    to_disk(&mut rig);
+    // Cancelled, or its connection has ended: nothing of it is given.
+    rig.ask(3, fetch.clone());
+    let cancelled = rig.ask(4, CancelFetch { request: 3, incarnation: 9 });
+    assert!(matches!(cancelled, Some(Message::Answer(answer)) if answer.status == NMC_OK));
+    rig.ask(5, fetch.clone());
+    rig.on(Event::Closed(CLIENT));
+    wait(&mut rig);
+    assert_eq!(serve(&mut rig), []);
+    assert!(rig.agent.storage().find(&key()).is_none(), "nor read");
+    // Whoever asked does not wait so long.
+    rig.ask(6, fetch.clone());
+    rig.now += 1000;
+    rig.on(Event::Tick);
+    assert_eq!(serve(&mut rig), [(6, NMC_ERR_UNAVAILABLE)]);
+    // The node may count as away when it has come.
+    rig.now = 10_000 + 8_700;
+    rig.ask(7, fetch.clone());
+    assert!(rig.agent.serves(rig.now));
+    rig.now += 500;
+    wait(&mut rig);
+    assert!(!rig.agent.serves(rig.now));
+    assert_eq!(serve(&mut rig), [(7, NMC_ERR_UNAVAILABLE)]);
+    assert_eq!(rig.agent.storage().find(&key()).and_then(|at| rig.agent.storage().header(at)).unwrap().pins, 0);
+    rig.acknowledge_all();
+    rig.welcome(5, 2 << STREAM_SHIFT, position(0), false);
+    rig.acknowledge_all();
+    // It is removed meanwhile.
+    to_disk(&mut rig);
+    rig.ask(8, fetch);
+    rig.agent.storage_mut().drop_slot(slot);
+    wait(&mut rig);
+    assert_eq!(serve(&mut rig), [(8, NMC_ERR_NOT_FOUND)]);
 }

@@ -43,6 +43,8 @@ enum Mail {
     Expire(ObjectKey, PutId, u32),
     Sync(Millis, Waiter),
     Mover(News),
+    /// A value has come from the disk.
+    Look,
     Stop,
 }
 
@@ -134,6 +136,8 @@ impl Service {
         net.listen(listener)?;
         let mailbox = Arc::new(Mailbox::new(&net)?);
         let handle = Handle(Arc::clone(&mailbox));
+        let woken = handle.clone();
+        storage.wake_with(Arc::new(move || woken.post(Mail::Look)));
         let mover = mover.and_then(|settings| moved_by(settings, &mailbox, &mut storage, &config.name));
         let looked_at = mover.as_ref().map_or_else(Weak::new, Arc::downgrade);
         let running = Running {
@@ -320,6 +324,8 @@ impl<S: Memory> Running<S> {
                     self.moved(news);
                     self.tell_all(now);
                 }
+                // With what is due.
+                Mail::Look => {}
                 Mail::Stop => return false,
             }
         }
@@ -353,6 +359,7 @@ impl<S: Memory> Running<S> {
                 self.masters.closed(peer);
                 self.filled(peer, false);
                 self.about_movers(|meetings, to| meetings.closed(peer, to));
+                self.events.push_back(Event::Closed(peer));
             }
         }
         self.tell_all(now);

@@ -21,6 +21,7 @@ use super::node::{self, Agent};
 use super::types::{Chance, Millis, NodeId, ObjectKey, Peer, PutId};
 use super::wire::{Frame, Message, Remove};
 use check::{Checker, Promise, What};
+pub(super) use disk::Directory;
 use driver::{Call, Fault};
 use etcd::Etcd;
 use mover::Mover;

@@ -6,7 +6,7 @@ use super::setup::Control;
 use crate::base::error::Result;
 use crate::cluster::directory::TIER;
 use crate::cluster::node::storage::{Part, Storage, Tail, Wanted};
-use crate::cluster::node::{Pinned, Plan};
+use crate::cluster::node::{Hold, Pinned, Plan};
 use crate::cluster::types::{ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, Retired};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -53,6 +53,8 @@ pub struct Store {
     pub next_epoch: u64,
     next_pin: u64,
     pins: BTreeMap<u64, u32>,
+    /// Keys whose values come from the disk.
+    coming: BTreeMap<u64, (ObjectKey, u64)>,
     pub position: Option<Position>,
     pub disk: Option<Disk>,
     /// The tier that the agent knows of, and its slots.
@@ -103,6 +105,7 @@ impl Store {
             next_epoch: 1,
             next_pin: 1,
             pins: BTreeMap::new(),
+            coming: BTreeMap::new(),
             position: None,
             disk: None,
             known: (0, 0),
@@ -251,6 +254,7 @@ impl Store {
     /// Everything that is written here has ended with the process that had it.
     pub fn agent_died(&mut self) {
         self.pins.clear();
+        self.coming.clear();
         (self.plans, self.for_disk) = (BTreeSet::new(), BTreeMap::new());
         for index in 0..self.headers.len() {
             let header = &mut self.headers[index];
@@ -297,6 +301,18 @@ impl Store {
             length: header.pages.len() as u64,
             segment: 0,
         }
+    }
+}
+
+impl Store {
+    fn hold(&mut self, plan: Plan) -> Pinned {
+        let header = &mut self.headers[plan.index as usize];
+        header.pins += 1;
+        let pin = self.next_pin;
+        self.next_pin += 1;
+        self.pins.insert(pin, plan.index);
+        let length = header.pages.len() as u64;
+        Pinned { pin, put: header.put, length, retain: 0, metadata: Metadata::default() }
     }
 }
 
@@ -401,7 +417,7 @@ impl Storage for Store {
         bytes
     }
 
-    fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Pinned> {
+    fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Hold> {
         let there = |h: &Header| h.epoch == plan.epoch && h.state == State::Live && h.key.as_ref() == Some(key);
         let in_memory = plan.index & TIER == 0 && self.headers.get(plan.index as usize).is_some_and(there);
         let named = self.slot_of(key).is_some_and(|slot| {
@@ -409,24 +425,40 @@ impl Storage for Store {
             same && u32::try_from(slot) == Ok(plan.index & !TIER) && plan.index & TIER != 0
         });
         let by_name = self.flaw == Some(Control::PinsByName) || self.known.1 == 0 && !self.has_changed();
-        let held = match (in_memory, self.find(key), self.slot_of(key)) {
-            (true, ..) => Some(plan),
-            (false, Some(found), _) if named || !by_name => Some(found),
-            (false, None, Some(slot)) if named || !by_name || plan.index & TIER == 0 => match self.promote(slot) {
+        match (in_memory, self.find(key), self.slot_of(key)) {
+            (true, ..) => Ok(Hold::Held(self.hold(plan))),
+            (false, Some(found), _) if named || !by_name => Ok(Hold::Held(self.hold(found))),
+            (false, None, Some(_)) if named || !by_name || plan.index & TIER == 0 => {
+                let number = self.next_pin;
+                self.next_pin += 1;
+                // How often it is asked for before it is there.
+                self.coming.insert(number, (key.clone(), 2 + number % 7));
+                Ok(Hold::Coming(number))
+            }
+            _ => crate::bail!(NMC_ERR_NOT_FOUND, "not here"),
+        }
+    }
+
+    fn came(&mut self, coming: u64) -> Result<Option<Pinned>> {
+        let Some((_, asks)) = self.coming.get_mut(&coming) else { crate::bail!(NMC_ERR_NOT_FOUND, "not coming") };
+        if *asks > 0 {
+            *asks -= 1;
+            return Ok(None);
+        }
+        let (key, _) = self.coming.remove(&coming).unwrap();
+        let held = match (self.find(&key), self.slot_of(&key)) {
+            (Some(found), _) => found,
+            (None, Some(slot)) => match self.promote(slot) {
+                Some(held) => held,
                 None => crate::bail!(NMC_ERR_NO_SPACE, "no room for what is on disk"),
-                held => held,
             },
-            _ => None,
+            (None, None) => crate::bail!(NMC_ERR_NOT_FOUND, "not here any more"),
         };
-        let Some(header) = held.map(|plan| &mut self.headers[plan.index as usize]) else {
-            crate::bail!(NMC_ERR_NOT_FOUND, "not here");
-        };
-        header.pins += 1;
-        let pin = self.next_pin;
-        self.next_pin += 1;
-        self.pins.insert(pin, held.unwrap().index);
-        let length = header.pages.len() as u64;
-        Ok(Pinned { pin, put: header.put, length, retain: 0, metadata: Metadata::default() })
+        Ok(Some(self.hold(held)))
+    }
+
+    fn forget(&mut self, coming: u64) {
+        self.coming.remove(&coming);
     }
 
     fn unpin(&mut self, pin: u64) {
