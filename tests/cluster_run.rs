@@ -13,7 +13,7 @@ use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
 use nanomc::cluster::net::{Address, Limits, Span};
 use nanomc::cluster::run::client as run;
 use nanomc::cluster::submit::Sum;
-use nanomc::cluster::types::{Media, ObjectKey};
+use nanomc::cluster::types::{Media, ObjectKey, terms_of};
 use nanomc::cluster::wire::{Location, Replicate};
 use nanomc::mem::HeapKind;
 use nanomc::store::copy::Slice;
@@ -248,6 +248,29 @@ fn a_new_master_is_told_by_the_nodes_what_there_is() {
     put(&fresh, "new", &value, 1).unwrap();
     assert_eq!(fresh.remove(b"k3", true).unwrap(), NMC_OK);
     assert_eq!(get(&other, "k3", value.len()), Err(NMC_ERR_NOT_FOUND));
+}
+
+/// A master whose state is lost leads another cluster, whose terms may be below those of the former. Nodes and clients that live on come to it.
+#[test]
+fn nodes_and_clients_come_to_a_master_that_has_lost_its_state() {
+    let mut directory = Directory::at(&Address::literal("127.0.0.1:0").unwrap(), terms_of(9) + 3, "", vec![]);
+    let address = Address::literal(&directory.address).unwrap();
+    let (_cluster, _store, _) = node(&directory, 64);
+    let client = directory.client();
+    let value = value(5, 10_000);
+    put(&client, "before", &value, 1).unwrap();
+    for cluster in [4, 12, 2] {
+        directory.stop();
+        let config = directory.config();
+        directory = Directory::at(&address, terms_of(cluster) + 1, "", vec![]);
+        let key = format!("k{cluster}");
+        eventually("it is put", || put(&client, &key, &value, 1).is_ok());
+        assert_eq!(get(&client, &key, value.len()).unwrap(), value);
+        assert_eq!(get(&Cluster::open(config).unwrap(), &key, value.len()).unwrap(), value);
+        // Nobody knows what of the former one was removed since.
+        assert_eq!(get(&client, "before", value.len()), Err(NMC_ERR_NOT_FOUND));
+        put(&client, "before", &value, 1).unwrap();
+    }
 }
 
 #[test]

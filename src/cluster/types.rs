@@ -177,6 +177,12 @@ pub fn terms_of(cluster: u64) -> Term {
     (cluster & ((1 << CLUSTER_BITS) - 1)) << COUNTED_BITS
 }
 
+/// Of which cluster a term is.
+#[must_use]
+pub fn cluster_of(term: Term) -> u64 {
+    term >> COUNTED_BITS
+}
+
 /// The number of a term in its cluster, as people see it.
 #[must_use]
 pub fn counted(term: Term) -> u64 {

@@ -279,19 +279,21 @@ impl Getting {
             self.step = Step::Asking(replica, fetched, asked);
             return None;
         }
-        self.step = Step::Gathering(replica, fetched);
-        self.get_parts(cx)
+        self.get_parts(replica, fetched, cx)
     }
 
     /// Reads as many parts as may be under way.
-    fn get_parts(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+    fn get_parts(&mut self, replica: Replica, fetched: Fetched, cx: &mut Cx<'_>) -> Option<Outcome> {
         let read = self
             .parts
             .as_mut()?
             .go_on(cx, |key, room| Ok(Call::Get(GetCall { key, room, keep: false, expire_ms: 0, into: Vec::new() })));
         match read {
-            Ok(()) => None,
-            Err(error) => self.scattered(error.status, cx),
+            Ok(()) => {
+                self.step = Step::Gathering(replica, fetched);
+                None
+            }
+            Err(error) => self.scattered(&replica, error.status, cx),
         }
     }
 
@@ -302,22 +304,18 @@ impl Getting {
                 self.step = Step::Asking(replica, fetched, left - 1);
                 None
             }
-            Step::Asking(replica, fetched, _) => {
-                self.step = Step::Gathering(replica, fetched);
-                self.get_parts(cx)
-            }
+            Step::Asking(replica, fetched, _) => self.get_parts(replica, fetched, cx),
             Step::Gathering(replica, fetched) => {
                 let parts = self.parts.as_mut()?;
                 parts.ended();
                 match outcome.status {
-                    NMC_OK if outcome.count != parts.cut.part(number).1 => self.scattered(NMC_ERR_UNAVAILABLE, cx),
-                    NMC_OK if parts.are_over() => self.gathered(replica, fetched, cx),
-                    NMC_OK => {
-                        self.step = Step::Gathering(replica, fetched);
-                        self.get_parts(cx)
+                    NMC_OK if outcome.count != parts.cut.part(number).1 => {
+                        self.scattered(&replica, NMC_ERR_UNAVAILABLE, cx)
                     }
-                    NMC_ERR_TOO_SMALL => self.scattered(NMC_ERR_UNAVAILABLE, cx),
-                    status => self.scattered(status, cx),
+                    NMC_OK if parts.are_over() => self.gathered(replica, fetched, cx),
+                    NMC_OK => self.get_parts(replica, fetched, cx),
+                    NMC_ERR_TOO_SMALL => self.scattered(&replica, NMC_ERR_UNAVAILABLE, cx),
+                    status => self.scattered(&replica, status, cx),
                 }
             }
             step => {
@@ -327,13 +325,19 @@ impl Getting {
         }
     }
 
-    /// A part is not there, or cannot be read: the master is asked for the whole again, which is gone, or another one by now.
-    fn scattered(&mut self, status: nmc_status_t, cx: &mut Cx<'_>) -> Option<Outcome> {
+    /// A part is not there, or cannot be read. There may be another value under the key; else the master is asked again. Where a part is nowhere the
+    /// stub is as good as missed, though its owner has it.
+    fn scattered(&mut self, stub: &Replica, status: nmc_status_t, cx: &mut Cx<'_>) -> Option<Outcome> {
         cx.parts.end = true;
         cx.parts.begin.clear();
         self.parts = None;
-        (self.list, self.found) = (Vec::new(), Vec::new());
-        self.wait(status, cx)
+        self.list.retain(|replica| replica.put != stub.put);
+        let lost = status == NMC_ERR_NOT_FOUND;
+        if lost {
+            self.missed(stub.name, cx);
+        }
+        self.status = if lost { NMC_ERR_UNAVAILABLE } else { status };
+        self.after_failure(lost, cx)
     }
 
     /// All parts are there.

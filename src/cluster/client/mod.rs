@@ -697,7 +697,7 @@ impl Client {
     /// A request has no answer.
     fn late(&mut self, number: u64, request: Request, now: Millis, to: &mut Vec<Action>) {
         if request.master {
-            self.shared.leaders.next();
+            self.shared.leaders.unanswered();
             to.push(Action::Close(number));
         }
         self.reply(number, request, Reply::Late, now, to);

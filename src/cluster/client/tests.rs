@@ -699,12 +699,32 @@ fn parts_are_read_to_where_they_belong_and_one_that_is_missing_ends_the_others()
     rig.on(Event::Master(0, Frame::answering(request, Found { term: 1, keys: vec![none.clone()] })));
     let closed = |number| rig.actions.contains(&Action::Close(number));
     assert!(closed(fetches[0].0) && closed(fetches[2].0) && rig.done().is_none());
-    // The master is asked for the whole, and has the last word.
-    rig.now += 30;
-    rig.on(Event::Tick);
-    assert!(matches!(&rig.sent()[0].1, Message::Find(find) if find.keys == [key()]));
+    // The master is asked for what else there is, and has the last word.
+    assert!(matches!(&rig.sent()[0].1, Message::Find(find) if find.keys == [key()] && find.missed.len() == 1));
     rig.master_says(Found { term: 1, keys: vec![none] });
     assert_eq!(rig.done().unwrap().status, NMC_ERR_NOT_FOUND);
+}
+
+#[test]
+fn a_value_of_which_a_part_is_missing_does_not_hide_another_one_under_its_key() {
+    let (mut rig, whole) = (Rig::new(false), PutId::striped(1, 5));
+    let get = GetCall { key: key(), room: 100, keep: false, expire_ms: 0, into: vec![] };
+    rig.on(Event::Call(7, 5000, Call::Get(get)));
+    // The near one is tried first.
+    let in_parts = |node| Replica { length: 10, put: whole, ..replica(node, 0) };
+    let replicas = vec![in_parts(1), in_parts(2), replica(3, 9)];
+    rig.master_says(Found { term: 1, keys: vec![Listed { status: NMC_OK, replicas }] });
+    let (request, asked) = rig.sent().pop().unwrap();
+    assert!(matches!(asked, Message::Fetch(fetch) if fetch.stub && fetch.name.node == NodeId(1)));
+    rig.node_says(request, stub(whole, 3));
+    let nowhere = Listed { status: NMC_ERR_NOT_FOUND, replicas: vec![] };
+    rig.master_says(Found { term: 1, keys: vec![nowhere.clone(); 3] });
+    let (request, asked) = rig.sent().remove(0);
+    assert!(matches!(&asked, Message::Find(find) if find.keys[0].as_part().is_some()), "{asked:?}");
+    rig.on(Event::Master(0, Frame::answering(request, Found { term: 1, keys: vec![nowhere] })));
+    // Not the other stub: it is one of the same parts.
+    let (_, asked) = rig.sent().pop().unwrap();
+    assert!(matches!(&asked, Message::Fetch(fetch) if !fetch.stub && fetch.name.node == NodeId(3)), "{asked:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::storage::{Plan, Wanted};
 use super::{Action, Agent, Standing, Storage};
 use crate::base::status::{NMC_ERR_STALE, NMC_OK, nmc_status_t};
 use crate::cluster::types::{Media, Millis, ObjectKey};
-use crate::cluster::wire::{Announce, Metadata, Replica, Withdraw};
+use crate::cluster::wire::{Announce, Metadata, Replica};
 
 /// Copies under way.
 const MAX_COPIES: usize = 256;
@@ -100,7 +100,7 @@ impl<S: Storage> Agent<S> {
         }
         if let Some(copy) = self.copies.remove(&ticket) {
             // Behind its fact, which may be missing if it was evicted before a snapshot: then none is to come either.
-            let _ = self.stream.note(Withdraw { key: copy.key, put: copy.from.put });
+            let _ = self.stream.withdraw(copy.key, copy.from.put);
         }
     }
 
@@ -113,7 +113,7 @@ impl<S: Storage> Agent<S> {
             }
             if copy.state == State::Announced {
                 // Without memory for it the announcement stays until this life of the node ends.
-                let _ = stream.note(Withdraw { key: copy.key.clone(), put: copy.from.put });
+                let _ = stream.withdraw(copy.key.clone(), copy.from.put);
                 storage.abandon(copy.plan);
                 return false;
             }

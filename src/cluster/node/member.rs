@@ -28,7 +28,7 @@ impl<S: Storage> Agent<S> {
                 self.verify(&verify, now, to);
             }
             // Only the leader that the node counts on, or a later one, can put it out.
-            Message::Rejoin(rejoin) if rejoin.term >= self.term && self.leaders.heard(from, rejoin.term) => {
+            Message::Rejoin(rejoin) if self.leaders.heard(from, rejoin.term) => {
                 self.heard = now;
                 self.leave(now);
             }
@@ -50,11 +50,10 @@ impl<S: Storage> Agent<S> {
     }
 
     fn welcome(&mut self, from: usize, welcome: &Welcome, now: Millis, to: &mut Vec<Action>) {
-        let mine = welcome.incarnation == self.config.incarnation && welcome.term >= self.term;
-        if !mine || !self.leaders.heard(from, welcome.term) {
+        if welcome.incarnation != self.config.incarnation || !self.leaders.heard(from, welcome.term) {
             return;
         }
-        let newer = welcome.term > self.term;
+        let newer = welcome.term != self.term;
         // A welcome of a stream that is over, or of a moment that is, comes late.
         let late = welcome.next >> STREAM_SHIFT < self.stream.first() >> STREAM_SHIFT;
         if !newer && (late || !matches!(self.standing, Standing::Out(_))) {
@@ -292,7 +291,7 @@ impl<S: Storage> Agent<S> {
     /// Says what is due to the leader, or looks for one.
     pub(super) fn speak(&mut self, now: Millis, to: &mut Vec<Action>) {
         if now >= self.heard + self.config.master_ms {
-            self.leaders.next();
+            self.leaders.unanswered();
             self.heard = now;
             self.leave(now);
         }

@@ -8,7 +8,7 @@ use super::promoter::Promoter;
 use super::storage::{Hold, Memory, Offer, Part, Pinned, Plan, Storage, Tail, Wake, Wanted};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
+use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
 use crate::cluster::net::{ByNumber, Span};
 use crate::cluster::types::{Media, ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, Retired, SegmentInfo};
@@ -40,6 +40,11 @@ fn keep_of(code: u32) -> Result<Keep> {
         Some(retain) if code < 4 << PRIORITY_SHIFT => Ok(Keep { retain, priority: code >> PRIORITY_SHIFT, ttl_ms: 0 }),
         _ => crate::bail!(NMC_ERR_INVALID_ARG, "{code} is no retain class and priority"),
     }
+}
+
+/// Whoever asked is to try elsewhere, or later.
+fn unavailable(error: Error) -> Error {
+    Error { status: NMC_ERR_UNAVAILABLE, ..error }
 }
 
 /// See the module.
@@ -279,6 +284,11 @@ impl NodeStore {
 }
 
 impl NodeStore {
+    /// Lets go of what was found by its key if the tier was opened or closed: it may have been removed while it was on that disk alone.
+    fn check_brought(&self, held: Pin) -> Result<()> {
+        self.check_tier().map_err(unavailable).inspect_err(|_| _ = self.store.unpin(held))
+    }
+
     /// Gives a name to what is held; there is room for it.
     fn hold(&mut self, (held, location): (Pin, Location)) -> Result<Pinned> {
         let said = self.store.view_metadata(held).and_then(|said| match said {
@@ -427,28 +437,25 @@ impl Storage for NodeStore {
 
     fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Hold> {
         memory::reserve_map(&mut self.pins, 1)?;
-        let may_move = self.slots() > 0 || self.has_changed();
         let missing = || Error::new(NMC_ERR_NOT_FOUND, format!("there is no {key:?} at {plan:?}"));
         let space = self.find_space(key.space()).ok_or_else(missing)?;
-        let named = match plan.index & ON_DISK {
-            0 => space.store.pin_named(plan.index, plan.epoch, key.key())?,
-            _ => None,
-        };
-        // If it has gone to the disk or come from there, others need not know that yet: they compare the put.
-        let held = match named {
-            None if may_move => match space.store.pin(key.key())? {
-                Look::Ready(held) => Some(held),
-                _ => None,
-            },
-            held => held,
-        };
-        if let Some(held) = held {
+        let store = space.store.share();
+        if plan.index & ON_DISK == 0
+            && let Some(held) = store.pin_named(plan.index, plan.epoch, key.key())?
+        {
             return self.hold(held).map(Hold::Held);
         }
-        if !may_move || !space.store.is_on_disk(key.key())? {
+        // If it has gone to the disk or come from there, others need not know that yet: they compare the put.
+        if self.slots() > 0
+            && let Look::Ready(held) = store.pin(key.key())?
+        {
+            self.check_brought(held.0)?;
+            return self.hold(held).map(Hold::Held);
+        }
+        self.check_tier().map_err(unavailable)?;
+        if self.slots() == 0 || !store.is_on_disk(key.key())? {
             return Err(missing());
         }
-        let store = space.store.share();
         self.promoter.bring(store, key.key()).map(Hold::Coming)
     }
 
@@ -457,6 +464,7 @@ impl Storage for NodeStore {
             None => Ok(None),
             Some(Ok(Some(held))) => {
                 memory::reserve_map(&mut self.pins, 1).inspect_err(|_| _ = self.store.unpin(held.0))?;
+                self.check_brought(held.0)?;
                 self.hold(held).map(Some)
             }
             Some(Ok(None)) => crate::bail!(NMC_ERR_NOT_FOUND, "what was on disk is not there any more"),

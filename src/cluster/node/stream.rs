@@ -4,8 +4,8 @@
 use super::storage::{Storage, Tail};
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::cluster::types::{Millis, Position};
-use crate::cluster::wire::{Applied, Fact, Facts, News, Published, ROOM, Range, Retired, SnapshotEnd};
+use crate::cluster::types::{Millis, ObjectKey, Position, PutId};
+use crate::cluster::wire::{Applied, Fact, Facts, News, Published, ROOM, Range, Retired, SnapshotEnd, Withdraw};
 use std::collections::VecDeque;
 
 /// Reports under way.
@@ -71,6 +71,16 @@ impl Stream {
         memory::reserve_queue(&mut self.notes, 1)?;
         self.notes.push_back(news.into());
         Ok(())
+    }
+
+    /// A copy that was announced is not to come. If its announcement waits to be told, nobody hears of either.
+    pub fn withdraw(&mut self, key: ObjectKey, put: PutId) -> Result<()> {
+        let unsaid = |news: &News| matches!(news, News::Announce(said) if said.put == put && said.key == key);
+        if let Some(at) = self.notes.iter().rposition(unsaid) {
+            self.notes.remove(at);
+            return Ok(());
+        }
+        self.note(Withdraw { key, put })
     }
 
     /// The leader waits for the report with this number. Gives whether that changed anything.

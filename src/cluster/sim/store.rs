@@ -305,6 +305,14 @@ impl Store {
 }
 
 impl Store {
+    /// What is found by its key may have come with a tier that nobody knows of yet, and may have been removed while that was away.
+    fn check_brought(&self) -> Result<()> {
+        if self.has_changed() {
+            crate::bail!(NMC_ERR_UNAVAILABLE, "the tier was opened or closed");
+        }
+        Ok(())
+    }
+
     fn hold(&mut self, plan: Plan) -> Pinned {
         let header = &mut self.headers[plan.index as usize];
         header.pins += 1;
@@ -424,7 +432,10 @@ impl Storage for Store {
             let same = self.record(slot).is_some_and(|record| record.epoch == plan.epoch);
             same && u32::try_from(slot) == Ok(plan.index & !TIER) && plan.index & TIER != 0
         });
-        let by_name = self.flaw == Some(Control::PinsByName) || self.known.1 == 0 && !self.has_changed();
+        let by_name = self.flaw == Some(Control::PinsByName) || self.known.1 == 0;
+        if !in_memory {
+            self.check_brought()?;
+        }
         match (in_memory, self.find(key), self.slot_of(key)) {
             (true, ..) => Ok(Hold::Held(self.hold(plan))),
             (false, Some(found), _) if named || !by_name => Ok(Hold::Held(self.hold(found))),
@@ -446,6 +457,7 @@ impl Storage for Store {
             return Ok(None);
         }
         let (key, _) = self.coming.remove(&coming).unwrap();
+        self.check_brought()?;
         let held = match (self.find(&key), self.slot_of(&key)) {
             (Some(found), _) => found,
             (None, Some(slot)) => match self.promote(slot) {
