@@ -101,7 +101,7 @@ fn fill(node: &NodeStore, plan: Plan, value: &[u8]) {
 
 /// Holds a value. There is no disk from which it could come.
 fn pin(node: &mut NodeStore, plan: Plan, key: &ObjectKey) -> nanomc::base::error::Result<Pinned> {
-    match node.pin(plan, key)? {
+    match node.pin(plan, key, PutId(0))? {
         Hold::Held(pinned) => Ok(pinned),
         Hold::Coming(_) => panic!("{key:?} is on its way"),
     }

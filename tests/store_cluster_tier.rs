@@ -13,7 +13,7 @@ use common::{config as world_config, eventually};
 use nanomc::base::status::*;
 use nanomc::cluster::node::storage::{Tail, Wanted};
 use nanomc::cluster::node::{Hold, Memory, NodeStore, Offer, Pinned, Plan, Storage};
-use nanomc::cluster::types::{Media, ObjectKey, Position, PutId};
+use nanomc::cluster::types::{Media, ObjectKey, Position, PutId, terms_of};
 use nanomc::cluster::wire::{Fact, Metadata, Published};
 use nanomc::layout::store::ON_DISK;
 use nanomc::store::write::PutOptions;
@@ -82,7 +82,7 @@ fn put_through(node: &mut NodeStore, put: PutId, key: &ObjectKey, value: &[u8]) 
 
 /// Holds a value, wherever it is.
 fn pin(node: &mut NodeStore, plan: Plan, key: &ObjectKey) -> nanomc::base::error::Result<Pinned> {
-    match node.pin(plan, key)? {
+    match node.pin(plan, key, PutId(0))? {
         Hold::Held(pinned) => Ok(pinned),
         Hold::Coming(number) => came(node, number),
     }
@@ -218,11 +218,13 @@ fn values_come_from_the_disk_beside_the_agent() {
         let held = pin(&mut node, near, &key("", "near")).unwrap();
         let mut coming: Vec<u64> = Vec::new();
         for (plan, k) in slots.iter().zip(&keys) {
-            let Hold::Coming(number) = node.pin(*plan, k).unwrap() else { panic!("{k:?} is in memory") };
+            let Hold::Coming(number) = node.pin(*plan, k, PutId(0)).unwrap() else { panic!("{k:?} is in memory") };
             coming.push(number);
         }
         // What is in memory is held meanwhile.
-        let Hold::Held(again) = node.pin(near, &key("", "near")).unwrap() else { panic!("it is in memory") };
+        let Hold::Held(again) = node.pin(near, &key("", "near"), put_id(99)).unwrap() else {
+            panic!("it is in memory")
+        };
         [held, again].into_iter().for_each(|pinned| node.unpin(pinned.pin));
         // Some are not wanted, some are dropped, whenever that is.
         coming.iter().skip(2).step_by(4).for_each(|number| node.forget(*number));
@@ -245,7 +247,7 @@ fn values_come_from_the_disk_beside_the_agent() {
             node.used()[0] == 0
         }));
         // Those that come when the node ends are let go too.
-        let Hold::Coming(_) = node.pin(slots[0], &keys[0]).unwrap() else { panic!("it is in memory") };
+        let Hold::Coming(_) = node.pin(slots[0], &keys[0], PutId(0)).unwrap() else { panic!("it is in memory") };
         drop(node);
         drop((tier, store));
     }
@@ -391,6 +393,76 @@ fn a_tier_that_comes_back_to_a_store_that_went_on_without_it_is_apart_until_what
     node.set_position(position(3)).unwrap();
     assert_eq!((node.position(), node.apart(), node.has_left()), (Some(position(3)), None, false));
     drop((node, tier));
+}
+
+/// What a disk that is apart has brought into memory does not stay there when its entry goes: nobody could tell it from the rest any more.
+#[test]
+fn what_was_brought_goes_with_its_entry_while_the_tier_is_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = tier_config(&dir, Backend::Bucket);
+    let position = |number| Position { term: 5, number };
+    let store = embedded();
+    let mut node = NodeStore::new(&store).unwrap();
+    let tier = open_tier(&store, &config);
+    node.offer("n").unwrap();
+    put_through(&mut node, put_id(1), &key("kv", "a"), &value(100));
+    node.set_position(position(1)).unwrap();
+    tier.offload(None).unwrap();
+    evict(&store);
+    drop(tier);
+    node.offer("n").unwrap();
+    node.set_position(position(2)).unwrap();
+    let space = store.namespace(b"kv", None).unwrap();
+    let tier = open_tier(&store, &config);
+    assert_eq!(node.apart(), Some(position(1)));
+    space.promote(&[b"a"], 0, |_, told| assert!(told.unwrap()));
+    put(&space, b"new", b"bytes").unwrap();
+    assert!(space.exists(b"a").unwrap());
+    assert_eq!(tier.evict(0).unwrap(), 1, "the disk has nothing left");
+    assert!(!space.exists(b"a").unwrap() && space.exists(b"new").unwrap());
+    // Once nothing is apart any more, an entry that goes leaves what is in memory.
+    node.offer("n").unwrap();
+    node.drop_apart().unwrap();
+    node.set_position(position(3)).unwrap();
+    tier.offload(None).unwrap();
+    evict(&store);
+    space.promote(&[b"new"], 0, |_, told| assert!(told.unwrap()));
+    assert_eq!(tier.evict(0).unwrap(), 1);
+    assert!(space.exists(b"new").unwrap());
+    drop((node, tier));
+}
+
+/// Positions of two clusters have no order: a disk that was in another one is apart, wherever that was.
+#[test]
+fn a_tier_of_another_cluster_is_apart() {
+    for (first, second) in [(9, 4), (4, 9)] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = tier_config(&dir, Backend::Bucket);
+        let position = |cluster, number| Position { term: terms_of(cluster) + 1, number };
+        let store = embedded();
+        let mut node = NodeStore::new(&store).unwrap();
+        let tier = open_tier(&store, &config);
+        node.offer("n").unwrap();
+        put_through(&mut node, put_id(1), &key("kv", "a"), &value(100));
+        node.set_position(position(first, 7)).unwrap();
+        tier.offload(None).unwrap();
+        evict(&store);
+        drop(tier);
+        node.offer("n").unwrap();
+        node.set_position(position(second, 2)).unwrap();
+        let tier = open_tier(&store, &config);
+        assert_eq!((node.position(), node.apart()), (Some(position(second, 2)), Some(position(first, 7))));
+        // Nobody gets anything of it before the node has said that it is there.
+        let slot = Plan { index: ON_DISK, epoch: 1 };
+        assert_eq!(node.pin(slot, &key("kv", "a"), put_id(1)).map_err(|error| error.status), Err(NMC_ERR_UNAVAILABLE));
+        let space = store.namespace(b"kv", None).unwrap();
+        space.promote(&[b"a"], 0, |_, told| assert!(told.unwrap()));
+        assert_eq!(node.pin(slot, &key("kv", "a"), put_id(1)).map_err(|error| error.status), Err(NMC_ERR_UNAVAILABLE));
+        node.offer("n").unwrap();
+        node.drop_apart().unwrap();
+        assert!(all(&mut node).is_empty() && !space.exists(b"a").unwrap());
+        drop((node, tier));
+    }
 }
 
 #[test]

@@ -3,7 +3,8 @@
 
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::layout::store::{MAX_KEY, MAX_NAMESPACE_NAME};
+pub use crate::layout::store::cluster_of;
+use crate::layout::store::{COUNTED_BITS, MAX_KEY, MAX_NAMESPACE_NAME};
 
 /// A moment, in ms of the clock of whoever looks: clocks of two machines are never compared.
 pub type Millis = u64;
@@ -166,21 +167,12 @@ impl Cut {
     }
 }
 
-/// Bits of a term that are counted. Those above them are of the cluster, so that what was reached in one is not taken for what was
-/// reached in another.
-const COUNTED_BITS: u32 = 40;
 const CLUSTER_BITS: u32 = 21;
 
 /// The term before the first one of a cluster that has this random number.
 #[must_use]
 pub fn terms_of(cluster: u64) -> Term {
     (cluster & ((1 << CLUSTER_BITS) - 1)) << COUNTED_BITS
-}
-
-/// Of which cluster a term is.
-#[must_use]
-pub fn cluster_of(term: Term) -> u64 {
-    term >> COUNTED_BITS
 }
 
 /// The number of a term in its cluster, as people see it.

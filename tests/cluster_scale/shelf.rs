@@ -143,7 +143,7 @@ impl Storage for Shelf {
         0
     }
 
-    fn pin(&mut self, _: Plan, _: &ObjectKey) -> Result<Hold> {
+    fn pin(&mut self, _: Plan, _: &ObjectKey, _: PutId) -> Result<Hold> {
         refuse(NMC_ERR_NOT_FOUND)
     }
 

@@ -435,7 +435,7 @@ impl Storage for NodeStore {
         self.store.doubt(opened).unwrap_or_else(|_| bytes())
     }
 
-    fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Hold> {
+    fn pin(&mut self, plan: Plan, key: &ObjectKey, put: PutId) -> Result<Hold> {
         memory::reserve_map(&mut self.pins, 1)?;
         let missing = || Error::new(NMC_ERR_NOT_FOUND, format!("there is no {key:?} at {plan:?}"));
         let space = self.find_space(key.space()).ok_or_else(missing)?;
@@ -445,8 +445,8 @@ impl Storage for NodeStore {
         {
             return self.hold(held).map(Hold::Held);
         }
-        // If it has gone to the disk or come from there, others need not know that yet: they compare the put.
-        if self.slots() > 0
+        // If it has gone to a disk or come from there, others need not know that yet: they compare the put. Nor if that disk has come and gone.
+        if (self.slots() > 0 || put != PutId(0))
             && let Look::Ready(held) = store.pin(key.key())?
         {
             self.check_brought(held.0)?;

@@ -108,8 +108,8 @@ impl<S: Storage> Agent<S> {
         memory::reserve(&mut self.coming, 1)?;
         let plan = Plan { index: fetch.name.index, epoch: fetch.name.epoch };
         let pinned = match fetch.stub {
-            true => self.storage.pin(plan, &fetch.key.stub()),
-            false => self.storage.pin(plan, &fetch.key),
+            true => self.storage.pin(plan, &fetch.key.stub(), fetch.put),
+            false => self.storage.pin(plan, &fetch.key, fetch.put),
         };
         match pinned {
             Ok(Hold::Held(pinned)) => self.serve(from, request, fetch, pinned, now, to),

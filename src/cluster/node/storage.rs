@@ -132,8 +132,9 @@ pub trait Storage {
     /// Gives a plan up of which bytes may still arrive: nobody gets its pages until it is abandoned. Gives how many bytes.
     fn doubt(&mut self, plan: Plan) -> u64;
 
-    /// Holds a value, if it is the one with this index, epoch and key, or begins to bring it from the disk.
-    fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Hold>;
+    /// Holds a value, if it is the one with this index, epoch and key, or begins to bring it from the disk. If it has moved meanwhile, that of
+    /// this put; where there is a disk and nobody says which put is meant, that of the key.
+    fn pin(&mut self, plan: Plan, key: &ObjectKey, put: PutId) -> Result<Hold>;
 
     /// What was coming, held; `None` while it comes. It is asked again and again until then, or until nobody wants it any more.
     fn came(&mut self, coming: u64) -> Result<Option<Pinned>>;

@@ -187,7 +187,7 @@ fn the_drop_log_is_applied_before_anything_is_reported() {
     assert!(matches!(&told[0], News::Applied(applied) if applied.position == position(2)), "{told:?}");
     let lists = |news: &News| matches!(news, News::Range(range) if !range.live.is_empty());
     assert!(!told.iter().any(lists) && told.iter().any(|news| matches!(news, News::SnapshotEnd(_))), "{told:?}");
-    assert!(rig.agent.storage_mut().pin(plan, &key()).is_err());
+    assert!(rig.agent.storage_mut().pin(plan, &key(), PutId(0)).is_err());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::store::{State, Store};
 use crate::base::error::Result;
 use crate::cluster::directory::TIER;
 use crate::cluster::node::{Offer, Plan};
-use crate::cluster::types::{Chance, Media, ObjectKey, Position, PutId};
+use crate::cluster::types::{Chance, Media, ObjectKey, Position, PutId, cluster_of};
 use crate::cluster::wire::{Published, Retired, SegmentInfo};
 
 /// Slots of a tier.
@@ -182,11 +182,17 @@ impl Store {
         let Some(disk) = &mut self.disk else { return };
         let Some(record) = disk.slots[slot].take() else { return };
         let index = TIER | u32::try_from(slot).unwrap();
-        let epoch = record.epoch;
+        let (epoch, since) = (record.epoch, self.apart_since);
+        let brought = record.memory.filter(|plan| self.apart.is_some() && epoch < since && plan.epoch >= since);
         if !evicted {
             disk.ended.push(record);
         }
         self.fact(Retired { index, epoch }.into());
+        if let Some(plan) = brought.filter(|_| evicted && self.flaw != Some(Control::KeepsPromoted))
+            && self.header(plan).is_some_and(|header| header.state == State::Live)
+        {
+            self.retire(plan.index as usize);
+        }
     }
 
     /// Drops an object in memory, and what is on disk of it; or what of it is being written.
@@ -354,7 +360,7 @@ impl Store {
         };
         let first = Position { term: 1, number: 0 };
         let on_disk = on_disk.or((self.tier != 0).then_some(first));
-        let behind = on_disk.filter(|position| *position < memory);
+        let behind = on_disk.filter(|at| *at < memory || cluster_of(at.term) != cluster_of(memory.term));
         self.disk.as_mut().unwrap().position = behind.or(Some(memory));
         self.apart_since = self.next_epoch;
         self.apart = behind.filter(|_| self.flaw != Some(Control::NeverApart));

@@ -425,14 +425,14 @@ impl Storage for Store {
         bytes
     }
 
-    fn pin(&mut self, plan: Plan, key: &ObjectKey) -> Result<Hold> {
+    fn pin(&mut self, plan: Plan, key: &ObjectKey, put: PutId) -> Result<Hold> {
         let there = |h: &Header| h.epoch == plan.epoch && h.state == State::Live && h.key.as_ref() == Some(key);
         let in_memory = plan.index & TIER == 0 && self.headers.get(plan.index as usize).is_some_and(there);
         let named = self.slot_of(key).is_some_and(|slot| {
             let same = self.record(slot).is_some_and(|record| record.epoch == plan.epoch);
             same && u32::try_from(slot) == Ok(plan.index & !TIER) && plan.index & TIER != 0
         });
-        let by_name = self.flaw == Some(Control::PinsByName) || self.known.1 == 0;
+        let by_name = self.flaw == Some(Control::PinsByName) || self.known.1 == 0 && put == PutId(0);
         if !in_memory {
             self.check_brought()?;
         }

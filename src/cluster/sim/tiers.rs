@@ -126,19 +126,12 @@ impl Sim {
         }
     }
 
-    /// Everything ends, or the masters alone, and when it is back, `but` one node, nothing is left of what the cluster had written down.
+    /// Everything ends, and when it is back, `but` one node, nothing is left of what the cluster had written down.
     pub(super) fn forget_cluster(&mut self, but: Option<usize>) {
         self.setup.forgets = false;
-        let masters_alone = but.is_none() && self.hits(500);
-        self.say(|| {
-            format!(
-                "{} and what was written down is lost",
-                if masters_alone { "all masters end" } else { "everything ends" }
-            )
-        });
-        self.checker.count(if masters_alone { "forgotten by masters" } else { "forgotten" });
-        let mut everybody = self.everybody();
-        everybody.retain(|who| !masters_alone || matches!(who, Addr::Master(_)));
+        self.say(|| "everything ends, and what was written down is lost".into());
+        self.checker.count("forgotten");
+        let everybody = self.everybody();
         for who in &everybody {
             self.kill(*who);
         }

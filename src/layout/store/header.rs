@@ -12,6 +12,16 @@ pub const APART: u64 = 1 << 63;
 /// In the same place: a disk that the store had is not there any more, and its cluster has not heard of that.
 pub const LEFT: u64 = 1 << 62;
 
+/// Bits of the term of a position that are counted. Those above them are of the cluster, so that what was reached in one is not taken for what
+/// was reached in another.
+pub const COUNTED_BITS: u32 = 40;
+
+/// Of which cluster a term is.
+#[must_use]
+pub fn cluster_of(term: u64) -> u64 {
+    (term & !(APART | LEFT)) >> COUNTED_BITS
+}
+
 /// Start of the control slab.
 #[repr(C, align(64))]
 pub struct StoreHeader {
@@ -84,6 +94,12 @@ impl StoreHeader {
     #[must_use]
     pub fn apart_since(&self) -> u64 {
         self.apart[2].load(Ordering::Acquire)
+    }
+
+    /// The same, while that disk is apart.
+    #[must_use]
+    pub fn since_apart(&self) -> Option<u64> {
+        self.apart().map(|_| self.apart_since())
     }
 
     /// Whether a disk that the store had is not there any more, and the cluster has not heard of that.

@@ -12,7 +12,7 @@ mod view;
 
 pub use bells::{Bell, Bells};
 pub use facts::{Fact, FactRecord, Fate, ON_DISK};
-pub use header::{APART, DISK_EXPECTED, LEFT, StoreHeader};
+pub use header::{APART, COUNTED_BITS, DISK_EXPECTED, LEFT, StoreHeader, cluster_of};
 pub use members::{ClientEntry, Namespace, RankCounters, RankHeap};
 pub use object::{
     CLUSTERED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_RETURNS, METADATA_FLAGS, Metadata, ObjectHeader,

@@ -1,6 +1,7 @@
 //! How a disk comes below a store and goes, and what the master then finds in memory and there.
 
 use super::*;
+use crate::layout::store::cluster_of;
 
 /// Before every place in a drop log.
 const FIRST: (u64, u64) = (1, 0);
@@ -88,7 +89,7 @@ impl Master {
     }
 
     /// How far memory and the disk have applied the drop log. Memory is further if it went on in the cluster without the disk, since whoever says
-    /// that goes on from a new place: then nobody tells again what the disk has missed.
+    /// that goes on from a new place, or if it went on in another cluster: then nobody tells again what the disk has missed.
     fn meet_position(&mut self, on_disk: Option<(u64, u64)>) -> Result<()> {
         let map = Arc::clone(&self.map);
         let header = map.view().header();
@@ -99,14 +100,15 @@ impl Master {
         let last = header.tier.load(Relaxed);
         // One that was never in a cluster may have what memory had when it was there, and what was dropped of memory since.
         let found = on_disk.or((last != 0).then_some(FIRST)).unwrap_or(memory);
-        let position = found.min(memory);
+        let behind = found < memory || cluster_of(found.0) != cluster_of(memory.0);
+        let position = if behind { found } else { memory };
         if on_disk != Some(position) {
             self.room_for_marks(1)?;
             if let Some(disk) = &mut self.disk {
                 disk.marks.push(Mark::Position { term: position.0, number: position.1 });
             }
         }
-        if position < memory {
+        if behind {
             // If it is the same one as before its owner died, what came from it by then came from there too.
             let again = header.apart().is_some() && self.disk.as_ref().is_some_and(|disk| disk.map.tier() == last);
             header.is_apart_from(position, if again { header.apart_since() } else { self.next_epoch });
@@ -170,25 +172,15 @@ impl Master {
         let Some(disk) = self.disk.take() else { return };
         let map = Arc::clone(&self.map);
         let (view, header) = (map.view(), map.view().header());
-        if header.apart().is_some() {
-            let brought = self.brought_by(&disk, header.apart_since());
+        if let Some(since) = header.since_apart() {
+            // With the disk goes the only one who could tell it from the rest.
+            let entries = 0..disk.map.view().capacity();
+            let brought: Vec<u32> = entries.filter_map(|entry| disk.brought(&self.books, entry, since)).collect();
             self.drop_objects(view, &brought, false);
         }
         self.skip_facts(view, self.newest_fact);
         header.leave_disk();
         header.disk.store(named, Release);
-    }
-
-    /// What is in memory because a disk brought it that has not dropped yet what was removed without it: with the disk goes the only one who
-    /// could tell that from the rest.
-    fn brought_by(&self, disk: &Disk, since: u64) -> Vec<u32> {
-        let from_there = |book: &Book| {
-            let entry = book.disk.checked_sub(1).filter(|_| book.epoch >= since);
-            let found = entry.and_then(|entry| disk.map.view().live(entry));
-            found.is_some_and(|(_, found, _)| found.epoch < since)
-        };
-        let all = self.books.iter().zip(0u32..).filter(|(book, _)| from_there(book));
-        all.map(|(_, index)| index).filter(|index| book::is_current(&self.lists, *index)).collect()
     }
 
     /// The disk for a master that begins anew after a bug.

@@ -276,6 +276,14 @@ impl Disk {
         }
     }
 
+    /// What is in memory because this entry brought it, though the disk has not dropped yet what was removed without it, before this epoch.
+    fn brought(&self, books: &[Book], entry: u32, since: u64) -> Option<u32> {
+        self.map.view().live(entry).filter(|(_, found, _)| found.epoch < since)?;
+        let index = self.in_memory.get(entry as usize)?.checked_sub(1)?;
+        let book = books.get(index as usize).filter(|book| book.epoch >= since)?;
+        self.clean(index, book).map(|_| index)
+    }
+
     fn tend(&mut self) {
         let map = Arc::clone(&self.map);
         let view = map.view();
@@ -638,7 +646,10 @@ impl Master {
         let words = disk.map.view().entry(index);
         let same = words.is_some_and(|words| words[0].load(Relaxed) == word && disk_entry::is_live(word));
         if same {
+            let since = self.map.view().header().since_apart();
+            let brought = since.and_then(|since| disk.brought(&self.books, index, since));
             disk.kill(index);
+            self.drop_brought(brought.as_slice());
         }
         Ok(same)
     }

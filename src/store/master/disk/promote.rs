@@ -40,16 +40,26 @@ impl Master {
     pub fn end_bucket(&mut self, bucket: u64, records: &[Fingerprint]) -> Result<u64> {
         let Some(disk) = &mut self.disk else { return Ok(0) };
         memory::reserve(&mut disk.marks, records.len() + MOST_HELD)?;
+        let since = self.map.view().header().since_apart();
+        let mut brought = memory::with_capacity(if since.is_some() { records.len() } else { 0 })?;
         let mut ended = 0;
         for fingerprint in records {
             let Some((index, entry)) = disk.find(*fingerprint).filter(|(_, entry)| entry.spot.bucket == bucket) else {
                 continue;
             };
+            brought.extend(since.and_then(|since| disk.brought(&self.books, index, since)));
             disk.end(index);
             disk.marks.push(Mark::Over { spot: entry.spot });
             ended += 1;
         }
         disk.counts.evicted += ended;
+        self.drop_brought(&brought);
         Ok(ended)
+    }
+
+    /// What the disk brought into memory, and cannot tell from the rest any more, goes.
+    pub(in crate::store::master) fn drop_brought(&mut self, brought: &[u32]) {
+        let map = Arc::clone(&self.map);
+        self.drop_objects(map.view(), brought, false);
     }
 }
