@@ -2,7 +2,7 @@
 //! their owner says so.
 
 use super::Leader;
-use super::members::Owner;
+use super::members::{Owner, State};
 use super::objects::{At, Gate, Held};
 use crate::base::error::Result;
 use crate::base::log;
@@ -171,12 +171,18 @@ impl Leader {
         }
     }
 
-    /// A copy is going to be published, of something that may be read.
+    /// A copy is going to be published, of something that somebody has who has told everything: of others, who may have dropped something in a
+    /// former life and not said so yet, nobody knows whether what is listed is there.
     pub(super) fn add_announced(&mut self, id: NodeId, key: &ObjectKey, put: PutId) -> Result<()> {
         let Some(slot) = self.members.get(&id).copied() else { return Ok(()) };
         let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
         let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));
-        let source = replicas.iter().find(|held| held.put == put && held.gate == Gate::Open).copied();
+        let active = |held: &Held| {
+            let owner = self.owners.get(usize::from(held.owner)).and_then(Owner::node);
+            owner.is_some_and(|node| node.state == State::Active)
+        };
+        let is_source = |held: &&Held| held.put == put && held.gate == Gate::Open && active(held);
+        let source = replicas.iter().find(is_source).copied();
         let (Some(at), Some(source)) = (found, source) else {
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no replica of put {:x} under {key:?}", put.0);
         };

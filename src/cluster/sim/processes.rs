@@ -67,7 +67,7 @@ impl Sim {
             resend_ms: 150,
             master_ms: 700,
             copy_ms: 1_000,
-            remember_ms: 3_000,
+            remember_ms: 8_000,
             doubt_bytes: 4,
             doubt_ms: 1_500,
             stuck_ms: 1_000,
