@@ -1117,6 +1117,64 @@ fn copies_of_a_large_value_are_read_when_a_node_is_gone_and_without_copies_all_o
     assert_eq!(get(&reader, "once", value.len()).unwrap(), value);
 }
 
+/// Parts go where there is room; if there is none for all of them the put says so, and nothing of it stays.
+#[test]
+fn a_large_value_is_there_when_its_put_has_returned_or_the_put_fails_and_leaves_nothing() {
+    let directory = Directory::new();
+    let nodes = [node(&directory, 16), node(&directory, 400)];
+    let (writer, reader) = (striping(&directory), directory.client());
+    let large = value(1, 12 << 20);
+    for round in 0..3 {
+        put(&writer, "k", &large, 1).unwrap();
+        assert_eq!(get(&reader, "k", large.len()).unwrap(), large, "{round}");
+        assert_eq!(reader.remove(b"k", true).unwrap(), NMC_OK);
+        eventually("the parts go too", || in_use(&nodes) == [0, 0]);
+    }
+    // More than there is, however it is kept.
+    let huge = value(2, 40 << 20);
+    for retain in [Retain::None, Retain::Hard] {
+        for round in 0..3 {
+            let options = PutOptions { retain: retain.code(), ..PutOptions::default() };
+            let key = format!("huge{round}");
+            let item = Item { key: key.as_bytes(), slices: &[slice(&huge)] };
+            let status = writer.put(&[item], &options).unwrap().remove(0).map_err(|error| error.status);
+            assert!(matches!(status, Err(NMC_ERR_NO_SPACE | NMC_ERR_BUSY)), "{retain:?}, {round}: {status:?}");
+        }
+        let began = Instant::now();
+        eventually("nothing of it stays", || in_use(&nodes) == [0, 0]);
+        assert!(began.elapsed() < Duration::from_secs(25), "before the master gives a put up");
+        put(&writer, "k", &large, 1).unwrap();
+        assert_eq!(get(&reader, "k", large.len()).unwrap(), large);
+        assert_eq!(reader.remove(b"k", true).unwrap(), NMC_OK);
+        eventually("the parts go too", || in_use(&nodes) == [0, 0]);
+    }
+}
+
+#[test]
+fn puts_of_large_values_that_are_under_way_when_a_client_is_closed_leave_nothing() {
+    let directory = Directory::new();
+    let nodes = [node(&directory, 400), node(&directory, 400)];
+    let large = value(1, 3 << 20);
+    let began = Instant::now();
+    for _ in 0..6 {
+        let writer = striping(&directory);
+        let keys: Vec<String> = (0..4).map(|n| format!("k{n}")).collect();
+        let slices = [slice(&large)];
+        let items: Vec<Item<'_>> = keys.iter().map(|key| Item { key: key.as_bytes(), slices: &slices }).collect();
+        std::thread::scope(|scope| {
+            let putting = scope.spawn(|| writer.put(&items, &PutOptions::default()));
+            std::thread::sleep(Duration::from_millis(3));
+            writer.cancel();
+            let _ = putting.join().unwrap();
+        });
+        drop(writer);
+    }
+    let reader = directory.client();
+    assert!(matches!(reader.remove_all(false, true), Ok(NMC_OK)));
+    eventually("nothing stays", || in_use(&nodes) == [0, 0]);
+    assert!(began.elapsed() < Duration::from_secs(25), "before the master gives a put up");
+}
+
 #[test]
 fn a_large_value_that_is_replaced_while_it_is_read_is_one_or_the_other() {
     let directory = Directory::new();

@@ -7,8 +7,8 @@
 use super::stripes::Parts;
 use super::{Action, CANCEL_MS, Call, Cx, GetCall, Outcome, Pause, ReadOrder, Reply, moving_ms};
 use crate::base::status::{
-    NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE,
-    NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL,
+    NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
 use crate::cluster::types::{Cut, Media, Millis, Name};
 use crate::cluster::wire::{CancelFetch, Fetch, Fetched, Find, Message, Replica};
@@ -261,6 +261,11 @@ impl Getting {
             NMC_ERR_NOT_FOUND | NMC_ERR_STALE => {
                 self.missed(replica.name, cx);
                 self.after_failure(true, cx)
+            }
+            NMC_ERR_BUSY => {
+                // It is asked again, after the others: the master would only say the same place.
+                self.list.insert(0, replica);
+                self.wait(NMC_ERR_BUSY, cx)
             }
             status => {
                 cx.failed(replica.name.node);

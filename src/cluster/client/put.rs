@@ -181,7 +181,9 @@ impl Putting {
                 }
                 Reply::Message(Message::Answer(answer)) if answer.status != NMC_ERR_UNAVAILABLE => {
                     let put = self.started.map_or(crate::cluster::types::PutId(0), |started| started.put);
-                    Some(Outcome { put, count: answer.count, ..Outcome::of(answer.status) })
+                    let (status, count) = (answer.status, answer.count);
+                    let reply = (status != NMC_OK).then(|| Box::new(answer.into()));
+                    Some(Outcome { put, count, reply, ..Outcome::of(status) })
                 }
                 _ => self.wait(Step::EndingLater, NMC_ERR_UNAVAILABLE, cx),
             },

@@ -50,7 +50,9 @@ impl Leader {
                 continue;
             };
             let name = Name { node: node.id, incarnation: node.incarnation, index: held.index, epoch: held.epoch };
-            if missed.contains(&name) || replicas.len() == MAX_LISTED {
+            // Who missed a stub may have missed one of its parts.
+            let is_missed = missed.contains(&name);
+            if is_missed && !held.put.is_striped() || replicas.len() == MAX_LISTED {
                 continue;
             }
             let media = media(node, held.segment);
@@ -66,6 +68,9 @@ impl Leader {
                 }
                 continue;
             };
+            if is_missed {
+                continue;
+            }
             let (put, endpoint) = (held.put, node.endpoint.clone());
             memory::push(&mut replicas, Replica { name, put, length, media, endpoint })?;
         }

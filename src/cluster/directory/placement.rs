@@ -39,6 +39,8 @@ pub struct Candidate<'a> {
     pub capacity: u64,
     /// Bytes in use.
     pub used: u64,
+    /// Parts of the same value that it has.
+    pub given: u64,
 }
 
 /// How many copies a config asks for: the sum over the media if that is more.
@@ -90,6 +92,8 @@ pub fn choose(
             part.rotate_left(by);
         }
     }
+    // A small segment has fewer parts of a value than a large one: else it would evict some to take others.
+    order.sort_by_key(|at| u128::from(candidates[*at].given) * 1_000_000 / u128::from(candidates[*at].capacity.max(1)));
     // What the fewest have comes first: a node that has a disk is not to be used up for its memory, which others have too.
     let mut media: Vec<_> = Media::ALL.iter().zip(&config.media).collect();
     media.sort_by_key(|(media, _)| candidates.iter().filter(|c| c.media == **media).count());
@@ -178,6 +182,7 @@ mod tests {
             media,
             capacity: 1000,
             used: 100 * u64::from(node),
+            given: 0,
         };
         let memory = (0..6).map(|node| make(node, 0, Media::Ram));
         memory.chain((0..2).map(|node| Candidate { name: "disk", ..make(node, 1, Media::Ssd) })).collect()
@@ -228,6 +233,21 @@ mod tests {
         assert_eq!(choose(&list, &config(2), Strategy::LeastLoaded, 0, chance).unwrap()[..2], [0, 2]);
         let near = Replicate { near: "z".into(), ..config(1) };
         assert_eq!(choose(&list, &near, Strategy::Topology, 0, chance).unwrap()[0], 4);
+    }
+
+    #[test]
+    fn a_small_segment_has_fewer_parts_of_a_value() {
+        for strategy in [Strategy::Random, Strategy::LeastLoaded, Strategy::Topology] {
+            let mut list = six();
+            list.truncate(3);
+            list[1].capacity = 64_000;
+            list[2].capacity = 4000;
+            for turn in 0..690 {
+                let chosen = choose(&list, &config(1), strategy, turn, &mut Chance::new(7)).unwrap();
+                list[chosen[0]].given += 1;
+            }
+            assert_eq!(list.iter().map(|c| c.given).collect::<Vec<_>>(), [10, 640, 40], "{strategy:?}");
+        }
     }
 
     #[test]

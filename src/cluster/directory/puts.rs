@@ -102,6 +102,7 @@ impl Leader {
                     media: segment.info.media,
                     capacity: segment.info.capacity,
                     used: segment.info.used,
+                    given: part.map_or(0, |whole| self.parts_at(whole, slot, segment.info.number)),
                 };
                 memory::push(&mut candidates, candidate)?;
             }
@@ -153,6 +154,8 @@ impl Leader {
             })
         };
         let places = memory::collect(chosen.iter().filter_map(place))?;
+        let goes_to = chosen.iter().take(copies as usize).map(|at| (candidates[*at].node, candidates[*at].segment));
+        let goes_to: Vec<(u16, u32)> = memory::collect(goes_to)?;
         if part.is_none() {
             self.chance = chance;
         }
@@ -164,6 +167,9 @@ impl Leader {
             self.note_stub(&start.key, put, 0)?;
         }
         self.breaks(&broken);
+        if let Some(whole) = part {
+            self.part_goes(whole, &goes_to)?;
+        }
         memory::reserve_queue(&mut self.put_ends, 1)?;
         self.put_ends.push_back((now + self.config.put_ms, put));
         self.puts.insert(put, Pending { key: start.key, end: None, touched: now });
@@ -273,7 +279,8 @@ impl Leader {
                 held.gate = Gate::Open;
             }
         }
-        let count = self.live(&key, put);
+        let lost = self.has_lost_parts(&key, put);
+        let count = if lost { 0 } else { self.live(&key, put) };
         if let Some(at) = found {
             self.objects.want(at, self.objects.owners_of(at, put));
         }
@@ -282,13 +289,20 @@ impl Leader {
             self.revoke(put, 0)?;
         }
         self.puts.remove(&put);
+        self.stripes.has_ended(put);
         // Something of it may have gone before this.
         self.came(&key, put, 0)?;
         if count > 0 {
             others.into_iter().try_for_each(|id| self.rule_out(id, &key, put))?;
         }
-        let status = if count > 0 { NMC_OK } else { NMC_ERR_STALE };
-        to.push(ask.answer(Answer { count, ..Answer::new(self.term, status, "") }));
+        let (status, text) = match (count, lost) {
+            (1.., _) => (NMC_OK, ""),
+            (0, true) => {
+                (NMC_ERR_NO_SPACE, "parts of the value were evicted before the last was put: there is no room for all")
+            }
+            (0, false) => (NMC_ERR_STALE, ""),
+        };
+        to.push(ask.answer(Answer { count, ..Answer::new(self.term, status, text) }));
         Ok(())
     }
 

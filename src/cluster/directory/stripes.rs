@@ -24,6 +24,8 @@ struct Whole {
     key: Option<ObjectKey>,
     /// There are no parts from this one on.
     parts: u64,
+    /// How many parts were sent to which segments of which nodes.
+    sent: Vec<(u16, u32, u64)>,
 }
 
 /// See the module.
@@ -60,6 +62,13 @@ impl Stripes {
     fn suspect(&mut self, whole: PutId) {
         if self.wholes.contains_key(&whole) {
             self.suspects.insert(whole);
+        }
+    }
+
+    /// No part of a value is put any more.
+    pub fn has_ended(&mut self, whole: PutId) {
+        if let Some(whole) = self.wholes.get_mut(&whole) {
+            whole.sent = Vec::new();
         }
     }
 
@@ -127,6 +136,24 @@ impl Leader {
         Ok(Some(whole))
     }
 
+    /// Parts of a value that were sent to a segment.
+    pub(super) fn parts_at(&self, whole: PutId, node: u16, segment: u32) -> u64 {
+        let sent = self.stripes.wholes.get(&whole).map_or(&[][..], |whole| &whole.sent);
+        sent.iter().find(|sent| (sent.0, sent.1) == (node, segment)).map_or(0, |sent| sent.2)
+    }
+
+    /// A part of a value is sent to these.
+    pub(super) fn part_goes(&mut self, whole: PutId, places: &[(u16, u32)]) -> Result<()> {
+        let Some(whole) = self.stripes.wholes.get_mut(&whole) else { return Ok(()) };
+        for (node, segment) in places {
+            match whole.sent.iter_mut().find(|sent| (sent.0, sent.1) == (*node, *segment)) {
+                Some(sent) => sent.2 += 1,
+                None => memory::push(&mut whole.sent, (*node, *segment, 1))?,
+            }
+        }
+        Ok(())
+    }
+
     /// Replicas of a part.
     fn part(&self, whole: PutId, number: u64) -> &[Held] {
         let found = self.spaces.find(PARTS).and_then(|space| self.objects.find(space, &part_key(whole, number)));
@@ -153,6 +180,17 @@ impl Leader {
             return None;
         }
         (0..held.length).try_fold(0u64, |sum, number| sum.checked_add(self.readable_part(held.put, number)?))
+    }
+
+    /// Whether a value that is about to be there lacks parts already, though all were put: nodes evict what nobody reads, and what they
+    /// tell of one part comes behind what they told of those before.
+    pub(super) fn has_lost_parts(&self, key: &ObjectKey, put: PutId) -> bool {
+        if !put.is_striped() {
+            return false;
+        }
+        let at = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
+        let stub = at.and_then(|at| self.objects.replicas(at).iter().find(|held| held.put == put));
+        stub.is_some_and(|stub| self.length_of(stub).is_none())
     }
 
     /// Whether a part that is not listed is not there: it is gone, or with an owner that is away. One that is coming back may have it.

@@ -205,7 +205,9 @@ impl State {
             }
             self.forget(ticket);
         }
-        // What has not left yet would be done later, when nobody reckons with it. Others on that connection ask again.
+        // What has not left yet would be done later, when nobody reckons with it. Others on that connection ask again. Not for what waits here only to leave
+        // together: with it would go what was said meanwhile.
+        self.net.flush();
         let unsent = self.requests.get(&request).map(|sent| sent.peer).filter(|peer| self.net.queued(*peer) > 0);
         if let Some(peer) = unsent {
             self.net.close(peer);
