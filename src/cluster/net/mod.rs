@@ -23,6 +23,7 @@ use link::{Came, Link, Spares};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What one connection may receive before another has its turn, in calls.
 const TURN: u32 = 16;
@@ -259,6 +260,27 @@ impl Net {
         sys::shut(&link.socket);
         self.heard.extend(link.tickets().map(Heard::Lost));
         self.heard.push_back(Heard::Closed(peer));
+    }
+
+    /// Ends connections in order, as far as that takes no longer than this: the other ends read what was said first. A connection that is closed
+    /// while something unread has come on it takes with it what was said and is unread there. What comes meanwhile is passed over.
+    pub fn part(&mut self, peers: &[Peer], limit: Duration) {
+        let until = now_ms().saturating_add(Millis::try_from(limit.as_millis()).unwrap_or(Millis::MAX));
+        self.flush();
+        for link in peers.iter().filter_map(|peer| self.links.get(&peer.0)).filter(|link| link.queued == 0) {
+            sys::shut_sending(&link.socket);
+        }
+        let mut ready = Vec::new();
+        while peers.iter().any(|peer| self.links.get(&peer.0).is_some_and(|link| link.queued == 0)) {
+            let left = until.saturating_sub(now_ms());
+            if left == 0 {
+                break;
+            }
+            ready.clear();
+            self.poller.wait(Duration::from_millis(left), &mut ready);
+            self.ready(&ready);
+            while self.hear().is_some() {}
+        }
     }
 
     /// These have something, or take something.

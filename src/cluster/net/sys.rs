@@ -292,6 +292,12 @@ pub fn shut(socket: &impl AsRawFd) {
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
+/// Nothing more is sent on a connection: the other end reads what was, and ends it.
+pub fn shut_sending(socket: &impl AsRawFd) {
+    // SAFETY: a socket of ours.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_WR) };
+}
+
 /// ms of a clock that goes on while the machine sleeps.
 #[must_use]
 pub fn now_ms() -> u64 {

@@ -35,6 +35,11 @@ impl Masters {
         remote.peer
     }
 
+    /// All connections.
+    pub(super) fn links(&self) -> Vec<Peer> {
+        self.0.iter().filter_map(|remote| remote.peer).collect()
+    }
+
     /// Which master somebody is.
     pub(super) fn which(&self, peer: Peer) -> Option<usize> {
         self.0.iter().position(|remote| remote.peer == Some(peer))

@@ -40,6 +40,8 @@ const ASLEEP: u32 = 64;
 const MOST_LARGE: usize = 8;
 /// How long calls that are to end may take until nobody else moves their bytes: longer than that takes.
 const ENDING: Duration = Duration::from_secs(10);
+/// How long masters may take to read what was said last.
+const PARTING: Duration = Duration::from_millis(250);
 /// After so long a node that had no mover is asked again.
 const GREET_MS: Millis = 5_000;
 
@@ -375,6 +377,10 @@ impl Service {
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
+        // That puts are not to be is read there.
+        let mut state = self.shared.state.lock();
+        let masters = state.masters.links();
+        state.net.part(&masters, PARTING);
     }
 }
 
