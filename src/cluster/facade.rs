@@ -837,7 +837,9 @@ fn words(status: nmc_status_t) -> &'static str {
     match status {
         NMC_ERR_NOT_FOUND => "no node has it",
         NMC_ERR_EXISTS => "there is a value already",
-        NMC_ERR_BUSY => "another put of it is under way, or a node that may have a copy cannot be reached: try again",
+        NMC_ERR_BUSY => {
+            "a node has no room at the moment, another put of it is under way, or a node that may have a copy cannot be reached: try again"
+        }
         NMC_ERR_NO_SPACE => "too few nodes have room for it",
         NMC_ERR_TIMEOUT => "no answer in time from a master, or from a node that has it or is to have it",
         NMC_ERR_UNAVAILABLE => "no master leads, or no node takes it",
