@@ -262,6 +262,13 @@ impl Net {
         self.heard.push_back(Heard::Closed(peer));
     }
 
+    /// Ends all connections.
+    pub fn close_all(&mut self) {
+        while let Some(number) = self.links.keys().next().copied() {
+            self.close(Peer(number));
+        }
+    }
+
     /// Ends connections in order, as far as that takes no longer than this: the other ends read what was said first. A connection that is closed
     /// while something unread has come on it takes with it what was said and is unread there. What comes meanwhile is passed over.
     pub fn part(&mut self, peers: &[Peer], limit: Duration) {

@@ -148,7 +148,13 @@ impl Running {
             // The time of each: the lease may end while they are read.
             let now = now_ms();
             match mail {
-                Mail::Event(event) => self.tell(event, now),
+                Mail::Event(event) => {
+                    if matches!(event, Event::Elected(_)) {
+                        // What came before this was not for a leader, and may be old: of a node's former life, if this process slept. All ask again.
+                        self.net.close_all();
+                    }
+                    self.tell(event, now);
+                }
                 Mail::Call(time_left_ms, message, answer) => {
                     self.next += 1;
                     self.inside.insert(self.next, (now + Millis::from(time_left_ms), answer));

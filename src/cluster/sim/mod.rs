@@ -135,6 +135,8 @@ struct SimMaster {
     asked: Millis,
     /// Connections that have ended.
     ended: Vec<Peer>,
+    /// How often it was elected: what was sent to it before is not read.
+    elected: u64,
 }
 
 /// See the module.
@@ -201,7 +203,7 @@ impl Sim {
         for at in 0..masters {
             let process = Process::default();
             let master = Master::new(sim.master_config(at));
-            sim.masters.push(SimMaster { process, master, term: 0, asked: 0, ended: Vec::new() });
+            sim.masters.push(SimMaster { process, master, term: 0, asked: 0, ended: Vec::new(), elected: 0 });
             sim.start(Addr::Master(at));
         }
         for at in 0..nodes {
@@ -277,7 +279,10 @@ impl Sim {
 
     /// Sends a message, or loses it.
     fn send(&mut self, from: Addr, to: Addr, frame: Frame, value: Option<Vec<u64>>) {
-        let life = self.life(to);
+        let life = match to {
+            Addr::Master(at) => self.masters[at].elected,
+            _ => self.life(to),
+        };
         self.send_to(from, to, life, frame, value);
     }
 
@@ -422,7 +427,8 @@ impl Sim {
         self.say(|| format!("{from:?} -> {to:?}: {:?}", frame.message));
         match to {
             Addr::Master(at) => {
-                if self.masters[at].ended.contains(&peer) {
+                let old = life != self.masters[at].elected;
+                if old || self.masters[at].ended.contains(&peer) {
                     return;
                 }
                 if self.setup.control == Some(Control::PutEndAdds)
@@ -636,6 +642,7 @@ impl Sim {
                 }
                 self.say(|| format!("m{at} leads in term {}", elected.term));
                 self.masters[at].term = elected.term;
+                self.masters[at].elected += 1;
                 elected.until = until;
                 directory::Event::Elected(*elected)
             }
