@@ -1339,8 +1339,12 @@ typedef struct nmc_store_stats_t {
  * A client of a store, in one of its namespaces. All functions that take it may be called from any thread at the same
  * time, also while another thread destroys it.
  *
- * Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master and go on while it is away. Calls that do ask
- * it return `NMC_ERR_UNAVAILABLE` then, and can be repeated; those that wait for its answer return `NMC_ERR_CANCELLED` when
+ * Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master and go on while it is away. What a client needs to read an SSD
+ * tier that another process owns comes once for each opening of the tier, in the background: when the client attaches, and soon (0.1 s) after
+ * the tier was opened. A read of a key that memory does not have waits for that if it comes before, for 500 ms at most, and does not block
+ * otherwise. If the owner does not answer in that time, the read returns `NMC_ERR_UNAVAILABLE`, and so do all that come after it, which do
+ * not wait any more, until the owner has answered. Keys that are in memory are not affected. Calls that do ask
+ * the master return `NMC_ERR_UNAVAILABLE` then, and can be repeated; those that wait for its answer return `NMC_ERR_CANCELLED` when
  * `nmc_store_cancel`, destroy or `nmc_world_abort` ends the wait. Statuses that every function can return:
  * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1 to 1,024 bytes).
  */
@@ -1431,7 +1435,7 @@ nmc_status_t nmc_store_put_strided(struct nmc_store_t *store,
  * written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
  * is wrong, and what is in the buffer then is not the value, or the object's header was overwritten), `NMC_ERR_PEER_LOST`,
  * `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory), `NMC_ERR_IO` (the disk failed),
- * `NMC_ERR_UNAVAILABLE` (the disk is new to this client, and the master, who knows where it is, is away).
+ * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_get(struct nmc_store_t *store,
                            struct nmc_slice_t key,
@@ -1478,7 +1482,8 @@ nmc_status_t nmc_store_get_strided(struct nmc_store_t *store,
  *
  * Does not block, but for the disk, and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
  * `NMC_NOT_READY` (it is being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot),
- * `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`, or on disk: it is not what the writer said), `NMC_ERR_IO` (the disk failed).
+ * `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`, or on disk: it is not what the writer said), `NMC_ERR_IO` (the disk failed),
+ * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_get_metadata(struct nmc_store_t *store,
                                     struct nmc_slice_t key,
@@ -1490,7 +1495,8 @@ nmc_status_t nmc_store_get_metadata(struct nmc_store_t *store,
  * Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`, which is said of one that is on
  * disk only. It neither pins nor counts as an access, and reads no disk.
  *
- * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
+ * Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`,
+ * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_exists(struct nmc_store_t *store,
                               struct nmc_slice_t key,
@@ -1527,7 +1533,8 @@ nmc_status_t nmc_store_remove_all(struct nmc_store_t *store);
  * Counts as an access to the object, without reading it, for policies other than FIFO. Of one that is on disk only it changes
  * nothing yet, and is `NMC_OK`.
  *
- * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`.
+ * Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
+ * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_touch(struct nmc_store_t *store,
                              struct nmc_slice_t key);
@@ -1543,10 +1550,11 @@ nmc_status_t nmc_store_retain(struct nmc_store_t *store,
                               uint64_t ttl_ms);
 
 /**
- * Tells where in memory an object is, without pinning it: by the time the caller looks there, it may be gone. Never blocks.
+ * Tells where in memory an object is, without pinning it: by the time the caller looks there, it may be gone.
  *
- * Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (it is being written, or on disk only), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
- * `NMC_ERR_PEER_LOST`.
+ * Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (it is being
+ * written, or on disk only), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`, `NMC_ERR_PEER_LOST`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`),
+ * `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_get_location(struct nmc_store_t *store,
                                     struct nmc_slice_t key,
@@ -1570,9 +1578,10 @@ nmc_status_t nmc_store_open_for_write(struct nmc_store_t *store,
  * With `NMC_PUT_REPLACE` the new value takes the place of the old one now, in memory and on disk. A program that publishes by itself calls it too, soon
  * after: until then the library keeps the plan.
  *
- * Asks the master only to replace, and to tell it that a plan which it gave up is over. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
+ * Asks the master only to replace, to tell it that a plan which it gave up is over, and where the tier writes through or is new to the client
+ * (see `nmc_store_t`), which it waits for as for an answer. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
  * plan up: it took longer than the watchdog, or the key was removed), `NMC_ERR_NOT_FOUND` (no such plan, or aborted),
- * `NMC_ERR_UNAVAILABLE` and `NMC_ERR_TIMEOUT` (to replace: the commit can be repeated).
+ * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` (to replace, or of the tier: the commit can be repeated).
  */
 nmc_status_t nmc_store_commit(struct nmc_store_t *store,
                               const struct nmc_write_plan_t *plan);
@@ -1619,9 +1628,10 @@ nmc_status_t nmc_store_view_extents(struct nmc_store_t *store,
  * Pins an object and stores a view of it: its bytes stay where and what they are until `nmc_store_unpin`, also if it is
  * removed or evicted meanwhile, or the master dies. Unpin soon: pinned memory cannot be evicted.
  *
- * Does not block and does not ask the master. Thread-safe. Graph-safe (the CPU pins before the launch). Statuses:
+ * Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe (the CPU pins before the launch). Statuses:
  * `NMC_NOT_READY` (it is being written, or on disk only: `nmc_store_get_into` reads it from there), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`
- * (no free pin slot), `NMC_ERR_PEER_LOST`.
+ * (no free pin slot), `NMC_ERR_PEER_LOST`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`),
+ * `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_pin(struct nmc_store_t *store,
                            struct nmc_slice_t key,
@@ -1700,7 +1710,8 @@ nmc_status_t nmc_store_ready_pages(struct nmc_store_t *store,
  * `nmc_store_get_into` reads it from there), `NMC_ERR_TIMEOUT` (not yet),
  * `NMC_ERR_NOT_FOUND` (nobody is writing it, or it was there and has been removed, replaced or evicted), `NMC_ERR_STALE` (its
  * writer gave it up, or was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to; or it lies in
- * memory that its rank did not have when this client attached), `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`.
+ * memory that its rank did not have when this client attached), `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`,
+ * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`).
  */
 nmc_status_t nmc_store_wait_ready(struct nmc_store_t *store,
                                   struct nmc_slice_t key,
@@ -1781,7 +1792,8 @@ nmc_status_t nmc_store_retry_hint(struct nmc_store_t *store,
  * seen twice.
  *
  * Does not block, but for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
- * `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored, the cursor stays), `NMC_ERR_IO` (the disk failed).
+ * `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored, the cursor stays), `NMC_ERR_IO` (the disk failed), `NMC_ERR_UNAVAILABLE` (after all that is in memory: the
+ * tier cannot be read yet, see `nmc_store_t`; the cursor stays), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_next(struct nmc_store_t *store,
                             uint64_t *cursor,
@@ -1861,7 +1873,8 @@ nmc_status_t nmc_store_exists_batch(struct nmc_store_t *store,
  * How many of the `n` keys, from the first on, can be read, from memory or from disk: stores it in `*out_matched`. What an engine
  * asks to know how much of a prompt is cached. It reads no disk.
  *
- * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
+ * Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`,
+ * `NMC_ERR_UNAVAILABLE` (one is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_match_prefix(struct nmc_store_t *store,
                                     const struct nmc_slice_t *keys,
@@ -2489,8 +2502,8 @@ nmc_status_t nmc_tier_open(struct nmc_store_t *store,
  * is in memory stays, and what is removed from now on comes back with the directory. A handle of another process ends alone. NULL
  * is fine; in a forked child it does nothing.
  *
- * Blocks until calls of other threads have returned, which end early with `NMC_ERR_CANCELLED` if they would take long. Not
- * graph-safe. Thread-safe: of several callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
+ * Blocks until calls of other threads have returned, which end early with `NMC_ERR_CANCELLED` if they would take long, also those that wait for
+ * an owner that does not answer. Not graph-safe. Thread-safe: of several callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
  */
 nmc_status_t nmc_tier_close(struct nmc_tier_t *tier);
 
@@ -2553,7 +2566,8 @@ nmc_status_t nmc_tier_prefetch(struct nmc_tier_t *tier,
  *
  * Reads the disk in this process. Thread-safe. Not graph-safe. Returns `NMC_OK` if all came, else the status of the first that failed or, if
  * none did, `NMC_NOT_READY`: besides these `NMC_ERR_BUSY` (the memory is lent: repeat it when some has come back; or a value was replaced
- * meanwhile), `NMC_ERR_LIMIT` (more than it holds), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_NO_MEMORY`.
+ * meanwhile), `NMC_ERR_LIMIT` (more than it holds), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the tier cannot be read yet, see `nmc_store_t`),
+ * `NMC_ERR_CANCELLED` (while it waited for that; or the tier is being closed), `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_tier_stage(struct nmc_tier_t *tier,
                             const struct nmc_slice_t *keys,
@@ -2601,7 +2615,7 @@ nmc_status_t nmc_tier_events(struct nmc_tier_t *tier,
  * written is written. Reads, removals and `nmc_tier_offload` go on.
  *
  * Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses:
- * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed).
  */
 nmc_status_t nmc_tier_pause(struct nmc_tier_t *tier);
 
@@ -2612,7 +2626,7 @@ nmc_status_t nmc_tier_resume(struct nmc_tier_t *tier);
  * Stores numbers about the tier in `*out_stats`, which starts from `NMC_TIER_STATS_INIT`.
  *
  * Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses:
- * `NMC_ERR_UNAVAILABLE` (the master or the tier is not there any more), `NMC_ERR_TIMEOUT`.
+ * `NMC_ERR_UNAVAILABLE` (the master or the tier is not there any more), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed).
  */
 nmc_status_t nmc_tier_stats(struct nmc_tier_t *tier,
                             struct nmc_tier_stats_t *out_stats);

@@ -20,8 +20,12 @@ use std::ffi::c_void;
 /// A client of a store, in one of its namespaces. All functions that take it may be called from any thread at the same
 /// time, also while another thread destroys it.
 ///
-/// Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master and go on while it is away. Calls that do ask
-/// it return `NMC_ERR_UNAVAILABLE` then, and can be repeated; those that wait for its answer return `NMC_ERR_CANCELLED` when
+/// Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master and go on while it is away. What a client needs to read an SSD
+/// tier that another process owns comes once for each opening of the tier, in the background: when the client attaches, and soon (0.1 s) after
+/// the tier was opened. A read of a key that memory does not have waits for that if it comes before, for 500 ms at most, and does not block
+/// otherwise. If the owner does not answer in that time, the read returns `NMC_ERR_UNAVAILABLE`, and so do all that come after it, which do
+/// not wait any more, until the owner has answered. Keys that are in memory are not affected. Calls that do ask
+/// the master return `NMC_ERR_UNAVAILABLE` then, and can be repeated; those that wait for its answer return `NMC_ERR_CANCELLED` when
 /// `nmc_store_cancel`, destroy or `nmc_world_abort` ends the wait. Statuses that every function can return:
 /// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1 to 1,024 bytes).
 pub struct nmc_store_t {
@@ -230,7 +234,7 @@ fn rows_of(address: u64, rows: usize, row_bytes: usize, stride: usize) -> Pieces
 /// written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
 /// is wrong, and what is in the buffer then is not the value, or the object's header was overwritten), `NMC_ERR_PEER_LOST`,
 /// `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory), `NMC_ERR_IO` (the disk failed),
-/// `NMC_ERR_UNAVAILABLE` (the disk is new to this client, and the master, who knows where it is, is away).
+/// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get(
     store: *mut nmc_store_t,
@@ -349,7 +353,8 @@ pub unsafe extern "C" fn nmc_store_get_strided(
 ///
 /// Does not block, but for the disk, and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
 /// `NMC_NOT_READY` (it is being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot),
-/// `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`, or on disk: it is not what the writer said), `NMC_ERR_IO` (the disk failed).
+/// `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`, or on disk: it is not what the writer said), `NMC_ERR_IO` (the disk failed),
+/// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get_metadata(
     store: *mut nmc_store_t,
@@ -394,7 +399,8 @@ pub(super) fn metadata_out(
 /// Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`, which is said of one that is on
 /// disk only. It neither pins nor counts as an access, and reads no disk.
 ///
-/// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
+/// Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`,
+/// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_exists(
     store: *mut nmc_store_t,
@@ -466,7 +472,8 @@ pub extern "C" fn nmc_store_remove_all(store: *mut nmc_store_t) -> nmc_status_t 
 /// Counts as an access to the object, without reading it, for policies other than FIFO. Of one that is on disk only it changes
 /// nothing yet, and is `NMC_OK`.
 ///
-/// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`.
+/// Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
+/// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_touch(store: *mut nmc_store_t, key: nmc_slice_t) -> nmc_status_t {
     guard_status(|| {

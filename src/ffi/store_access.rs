@@ -14,10 +14,11 @@ use crate::store::master::Opened;
 use crate::store::read::{Extents, Location, Look, Pin};
 use std::ffi::c_void;
 
-/// Tells where in memory an object is, without pinning it: by the time the caller looks there, it may be gone. Never blocks.
+/// Tells where in memory an object is, without pinning it: by the time the caller looks there, it may be gone.
 ///
-/// Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (it is being written, or on disk only), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
-/// `NMC_ERR_PEER_LOST`.
+/// Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (it is being
+/// written, or on disk only), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`, `NMC_ERR_PEER_LOST`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`),
+/// `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get_location(
     store: *mut nmc_store_t,
@@ -114,9 +115,10 @@ pub(super) unsafe fn opened_of(plan: *const nmc_write_plan_t) -> Result<Opened> 
 /// With `NMC_PUT_REPLACE` the new value takes the place of the old one now, in memory and on disk. A program that publishes by itself calls it too, soon
 /// after: until then the library keeps the plan.
 ///
-/// Asks the master only to replace, and to tell it that a plan which it gave up is over. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
+/// Asks the master only to replace, to tell it that a plan which it gave up is over, and where the tier writes through or is new to the client
+/// (see `nmc_store_t`), which it waits for as for an answer. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
 /// plan up: it took longer than the watchdog, or the key was removed), `NMC_ERR_NOT_FOUND` (no such plan, or aborted),
-/// `NMC_ERR_UNAVAILABLE` and `NMC_ERR_TIMEOUT` (to replace: the commit can be repeated).
+/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` (to replace, or of the tier: the commit can be repeated).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_commit(store: *mut nmc_store_t, plan: *const nmc_write_plan_t) -> nmc_status_t {
     // SAFETY: the C contract of `plan`.
@@ -214,9 +216,10 @@ unsafe fn extents_out(
 /// Pins an object and stores a view of it: its bytes stay where and what they are until `nmc_store_unpin`, also if it is
 /// removed or evicted meanwhile, or the master dies. Unpin soon: pinned memory cannot be evicted.
 ///
-/// Does not block and does not ask the master. Thread-safe. Graph-safe (the CPU pins before the launch). Statuses:
+/// Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe (the CPU pins before the launch). Statuses:
 /// `NMC_NOT_READY` (it is being written, or on disk only: `nmc_store_get_into` reads it from there), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`
-/// (no free pin slot), `NMC_ERR_PEER_LOST`.
+/// (no free pin slot), `NMC_ERR_PEER_LOST`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`),
+/// `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_pin(
     store: *mut nmc_store_t,

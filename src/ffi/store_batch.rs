@@ -237,7 +237,8 @@ pub unsafe extern "C" fn nmc_store_exists_batch(
 /// How many of the `n` keys, from the first on, can be read, from memory or from disk: stores it in `*out_matched`. What an engine
 /// asks to know how much of a prompt is cached. It reads no disk.
 ///
-/// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`.
+/// Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`,
+/// `NMC_ERR_UNAVAILABLE` (one is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_match_prefix(
     store: *mut nmc_store_t,

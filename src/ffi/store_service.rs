@@ -23,7 +23,8 @@ use std::ffi::{c_char, c_void};
 /// `nmc_store_get_into` reads it from there), `NMC_ERR_TIMEOUT` (not yet),
 /// `NMC_ERR_NOT_FOUND` (nobody is writing it, or it was there and has been removed, replaced or evicted), `NMC_ERR_STALE` (its
 /// writer gave it up, or was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to; or it lies in
-/// memory that its rank did not have when this client attached), `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`.
+/// memory that its rank did not have when this client attached), `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`,
+/// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_wait_ready(
     store: *mut nmc_store_t,
@@ -181,7 +182,8 @@ pub unsafe extern "C" fn nmc_store_retry_hint(
 /// seen twice.
 ///
 /// Does not block, but for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
-/// `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored, the cursor stays), `NMC_ERR_IO` (the disk failed).
+/// `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored, the cursor stays), `NMC_ERR_IO` (the disk failed), `NMC_ERR_UNAVAILABLE` (after all that is in memory: the
+/// tier cannot be read yet, see `nmc_store_t`; the cursor stays), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_next(
     store: *mut nmc_store_t,

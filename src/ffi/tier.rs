@@ -114,8 +114,8 @@ pub unsafe extern "C" fn nmc_tier_open(
 /// is in memory stays, and what is removed from now on comes back with the directory. A handle of another process ends alone. NULL
 /// is fine; in a forked child it does nothing.
 ///
-/// Blocks until calls of other threads have returned, which end early with `NMC_ERR_CANCELLED` if they would take long. Not
-/// graph-safe. Thread-safe: of several callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
+/// Blocks until calls of other threads have returned, which end early with `NMC_ERR_CANCELLED` if they would take long, also those that wait for
+/// an owner that does not answer. Not graph-safe. Thread-safe: of several callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_tier_close(tier: *mut nmc_tier_t) -> nmc_status_t {
     guard(|| handle::take::<Open>(tier).map(drop))
@@ -220,7 +220,8 @@ pub const NMC_TIER_STAGE_MS: u32 = 5000;
 ///
 /// Reads the disk in this process. Thread-safe. Not graph-safe. Returns `NMC_OK` if all came, else the status of the first that failed or, if
 /// none did, `NMC_NOT_READY`: besides these `NMC_ERR_BUSY` (the memory is lent: repeat it when some has come back; or a value was replaced
-/// meanwhile), `NMC_ERR_LIMIT` (more than it holds), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_NO_MEMORY`.
+/// meanwhile), `NMC_ERR_LIMIT` (more than it holds), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the tier cannot be read yet, see `nmc_store_t`),
+/// `NMC_ERR_CANCELLED` (while it waited for that; or the tier is being closed), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_stage(
     tier: *mut nmc_tier_t,
@@ -342,7 +343,7 @@ pub unsafe extern "C" fn nmc_tier_events(
 /// written is written. Reads, removals and `nmc_tier_offload` go on.
 ///
 /// Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses:
-/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_tier_pause(tier: *mut nmc_tier_t) -> nmc_status_t {
     guard(|| with(tier, |open| open.tier.pause(true)))
@@ -357,7 +358,7 @@ pub extern "C" fn nmc_tier_resume(tier: *mut nmc_tier_t) -> nmc_status_t {
 /// Stores numbers about the tier in `*out_stats`, which starts from `NMC_TIER_STATS_INIT`.
 ///
 /// Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses:
-/// `NMC_ERR_UNAVAILABLE` (the master or the tier is not there any more), `NMC_ERR_TIMEOUT`.
+/// `NMC_ERR_UNAVAILABLE` (the master or the tier is not there any more), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_stats(tier: *mut nmc_tier_t, out_stats: *mut nmc_tier_stats_t) -> nmc_status_t {
     guard(|| {

@@ -212,7 +212,7 @@ impl Store {
     /// What the disk has of a key.
     pub(super) fn entry_of(&self, key: &[u8]) -> Result<Option<DiskEntry>> {
         check_key(key)?;
-        let Some(disk) = self.client.disk()? else { return Ok(None) };
+        let Some(disk) = self.disk()? else { return Ok(None) };
         // With the put of this very entry.
         Ok(disk.map.probe(self.namespace, key)?.filter(|found| disk.map.is_still(found)))
     }
@@ -247,7 +247,7 @@ impl Store {
     /// What an entry of the disk says, if it lives and its namespace is one of this store. One whose key cannot be read ends: nobody
     /// could be told to drop it.
     pub fn described_on_disk(&self, entry: u32) -> Result<Option<Described>> {
-        let Some(disk) = self.client.disk()? else { return Ok(None) };
+        let Some(disk) = self.disk()? else { return Ok(None) };
         let view = disk.map.view();
         let Some((word, found, put)) = view.live(entry) else { return Ok(None) };
         let at = DiskEntry { index: entry, word, entry: found, put };
@@ -291,7 +291,7 @@ impl Store {
 
     /// Entries that the disk below the store has room for; 0 without one. Makes every namespace of which something is there.
     pub fn adopt_disk(&self) -> Result<u32> {
-        let Some(disk) = self.client.disk()? else { return Ok(0) };
+        let Some(disk) = self.disk_for_call()? else { return Ok(0) };
         self.call(&Request::Adopt)?;
         Ok(disk.map.view().capacity())
     }
@@ -299,7 +299,7 @@ impl Store {
     /// Bytes of values on disk, and bytes that there may be; `None` without one.
     #[must_use]
     pub fn disk_usage(&self) -> Option<(u64, u64)> {
-        let disk = self.client.disk().ok().flatten()?;
+        let disk = self.disk().ok().flatten()?;
         let header = disk.map.view().header();
         Some((header.bytes_used.load(Relaxed), header.bytes_total.load(Relaxed)))
     }

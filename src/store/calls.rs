@@ -16,6 +16,7 @@ use crate::base::status::{
 };
 use crate::layout::store::Seal;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 impl Store {
     fn send(&self, request: &Request<'_>, interrupt: &Interrupt<'_>) -> Result<Vec<Item>> {
@@ -23,6 +24,15 @@ impl Store {
             Way::Direct { host, .. } => Ok(host.serve(self.client.id, request)),
             Way::Remote(remote) => remote.call(request, interrupt, |_| ()),
         }
+    }
+
+    /// A call whose answer nobody needs: it waits for `limit` at most.
+    pub(super) fn call_soon(&self, request: &Request<'_>, limit: Duration) -> Result<()> {
+        match &self.client.way {
+            Way::Direct { host, .. } => drop(host.serve(self.client.id, request)),
+            Way::Remote(remote) => drop(remote.call_soon(limit, request, &self.interrupt())?),
+        }
+        Ok(())
     }
 
     fn ask(&self, request: &Request<'_>, interrupt: &Interrupt<'_>) -> Result<Item> {

@@ -532,6 +532,7 @@ impl Client {
                         let known = (Arc::clone(&parts.plans), Arc::clone(&parts.disk));
                         let (member, place) = ((member.clone(), role), place.clone());
                         let remote = Remote::new(link, buffers, place, member, Arc::clone(&map), id, known, limit)?;
+                        remote.get_disk(&config.deadline);
                         Ok(Some((Way::Remote(remote), id, map)))
                     })
                 }

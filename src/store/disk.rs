@@ -1,5 +1,6 @@
 //! The index of the disk below a store, mapped; and how a client comes to it. The store's header names the index that counts:
-//! a client that has another one, or none, gets it from the master; one that has it asks nobody.
+//! a client that has another one, or none, gets it from the master; one that has it asks nobody. A client of another process has
+//! its own thread ask, so that no read waits for the master for long.
 
 use super::backing::{DiskEntry, DiskReader};
 use super::sys;
@@ -9,11 +10,12 @@ use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_INTERNAL};
 use crate::layout::disk::{Busy, Fingerprint, Heat, Layout, View, fingerprint};
 use crate::mem::{MappedDisk, Slab};
 use crate::sync::disk_entry;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// The slab that leads to values on disk.
 pub struct DiskMap {
@@ -167,31 +169,73 @@ pub struct DiskAccess {
 /// What a client has of it, which changes when the tier is opened anew.
 #[derive(Default)]
 pub struct DiskSeat {
-    access: Mutex<Option<DiskAccess>>,
+    held: Mutex<Held>,
+    /// The client has another one, or has been refused it.
+    changed: Condvar,
     /// Whether it has one, for those who do not want to wait.
     taken: AtomicBool,
+}
+
+#[derive(Default)]
+struct Held {
+    access: Option<DiskAccess>,
+    /// Why the client has not got the disk with this name: reads do not wait for it again.
+    refused: Option<(u64, Error)>,
+}
+
+impl Held {
+    fn get(&self, id: u64) -> Option<&DiskAccess> {
+        self.access.as_ref().filter(|access| access.map.id() == id)
+    }
 }
 
 impl DiskSeat {
     /// The disk with this name, if the client has it.
     #[must_use]
     pub fn get(&self, id: u64) -> Option<DiskAccess> {
-        self.access.lock().as_ref().filter(|access| access.map.id() == id).cloned()
+        self.held.lock().get(id).cloned()
     }
 
     /// From now on the client has this one.
     pub fn set(&self, access: DiskAccess) {
         // Outside of the lock: unmapping takes a while.
-        let former = self.access.lock().replace(access);
+        let former = std::mem::replace(&mut *self.held.lock(), Held { access: Some(access), refused: None });
         self.taken.store(true, Relaxed);
+        self.changed.notify_all();
         drop(former);
     }
 
     /// The tier was closed.
     pub fn clear(&self) {
         self.taken.store(false, Relaxed);
-        let former = self.access.lock().take();
+        let former = std::mem::take(&mut *self.held.lock());
         drop(former);
+    }
+
+    /// The disk with this name cannot be had for now.
+    pub fn refuse(&self, id: u64, why: Error) {
+        let mut held = self.held.lock();
+        // Another thread may have got it meanwhile.
+        if held.get(id).is_none() {
+            held.refused = Some((id, why));
+        }
+        drop(held);
+        self.changed.notify_all();
+    }
+
+    /// Why the disk with this name cannot be had, if that is known.
+    #[must_use]
+    pub fn refusal(&self, id: u64) -> Option<Error> {
+        let held = self.held.lock();
+        held.refused.as_ref().filter(|(of, _)| *of == id).map(|(_, why)| why.clone())
+    }
+
+    /// Sleeps until the client may have the disk with this name or be refused it, for `time` at most.
+    pub fn wait(&self, id: u64, time: Duration) {
+        let mut held = self.held.lock();
+        if held.get(id).is_none() {
+            self.changed.wait_for(&mut held, time);
+        }
     }
 
     /// Whether it has one.
@@ -204,6 +248,6 @@ impl DiskSeat {
     /// The name of the one that it has; 0 for none.
     #[must_use]
     pub fn id(&self) -> u64 {
-        self.access.lock().as_ref().map_or(0, |access| access.map.id())
+        self.held.lock().access.as_ref().map_or(0, |access| access.map.id())
     }
 }

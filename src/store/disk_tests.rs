@@ -6,7 +6,7 @@ mod promote;
 use super::backing::{DiskEntry, DiskGrant, DiskInfo, DiskOwner, DiskRead, DiskReader, Mark, SpaceName, Target};
 use super::config::Config;
 use super::copy::{Pieces, Slice};
-use super::disk::DiskMap;
+use super::disk::{DiskAccess, DiskMap, DiskSeat};
 use super::master::{DiskContent, Keep, Master, OnDisk, Scope, Stored, ToWrite};
 use super::read::{Look, Presence, Sums};
 use super::strays::world;
@@ -636,6 +636,25 @@ fn an_entry_that_cannot_be_read_ends_once() {
 }
 
 /// Entries come and go at random; the index agrees with a model.
+/// What a client was refused it has not, until it has it.
+#[test]
+fn a_refusal_is_of_one_disk_and_over_when_the_client_has_it() {
+    let (seat, map) = (DiskSeat::default(), map(10));
+    let (id, other) = (map.id(), map.id() + 1000);
+    let refuse = |id| seat.refuse(id, Error::new(NMC_ERR_UNAVAILABLE, "silent"));
+    let refused = |id| seat.refusal(id).map(|why| why.status);
+    refuse(id);
+    assert_eq!([refused(id), refused(other)], [Some(NMC_ERR_UNAVAILABLE), None]);
+    seat.set(DiskAccess { map, reader: Arc::new(Disk::default()) });
+    assert!(refused(id).is_none() && seat.get(id).is_some());
+    refuse(id);
+    assert!(refused(id).is_none(), "a thread that gave up too early takes it from nobody");
+    refuse(other);
+    assert!(refused(other).is_some() && seat.get(id).is_some());
+    seat.clear();
+    assert!(refused(other).is_none() && seat.get(id).is_none());
+}
+
 #[test]
 fn the_index_of_the_disk_agrees_with_a_model() {
     let bed = Bed::plain();

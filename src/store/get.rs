@@ -54,7 +54,7 @@ impl Store {
         if !matches!(look, Look::Missing) {
             return Ok(look);
         }
-        let Some(disk) = self.client.disk()? else { return Ok(look) };
+        let Some(disk) = self.disk()? else { return Ok(look) };
         self.look_on_disk(disk, key, |found| match found {
             None => self.whole_from_memory(key, &mut choose, false).map(Some),
             Some((disk, entry)) => {
@@ -149,7 +149,7 @@ impl Store {
         if !matches!(look, Look::Missing) {
             return Ok(look);
         }
-        let look = match self.client.disk()? {
+        let look = match self.disk()? {
             Some(disk) => self.part_from_disk(disk, key, offset, pieces, sums, &mut fits),
             None => Ok(look),
         };

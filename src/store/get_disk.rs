@@ -1,5 +1,6 @@
 //! Reads of what memory does not have, from the disk below it. They ask nobody: entries are found in shared memory, and files
-//! are read by the calling process.
+//! are read by the calling process. What that takes comes from the master once for each opening of the tier; the client's thread
+//! gets it, and a read that comes before it waits a moment.
 
 use super::Store;
 use super::backing::{DiskEntry, DiskRead, DiskReader, Target};
@@ -10,7 +11,10 @@ use super::get::other_size;
 use super::master::{check_key, show};
 use super::master_slot::MasterSlot;
 use super::read::{LOOKS, Listed, Look, Sums};
+use super::remote::{Remote, no_disk_yet, silent_for};
+use super::wait::Interrupt;
 use super::wire::{MAX_ITEMS, Request};
+use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE};
@@ -18,35 +22,50 @@ use crate::cuda::Reach;
 use crate::layout::store::DISK_EXPECTED;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Duration;
 
 /// In a cursor: what follows is on disk.
 const LISTED_ON_DISK: u64 = 1 << 63;
 /// The call by which the owner of the disk hears of an entry that cannot be read.
 pub const CALL_SUSPECT: u32 = 0;
 
+/// How long a read waits for a disk that the master has not handed to its client yet. When one has waited in vain, no read waits
+/// for that disk any more: they fail at once until the client's thread has got it.
+const GRANT: Duration = Duration::from_millis(500);
+/// How often who waits for it looks whether to give up.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The disk below a store, as a client has it.
+enum Below<'a> {
+    /// There is none.
+    Nothing,
+    Here(DiskAccess),
+    /// The master has not handed out yet the one with this name.
+    Awaited(&'a Remote, u64),
+}
+
 impl Client {
-    /// The disk below the store, if there is one.
     #[inline]
-    pub(super) fn disk(&self) -> Result<Option<DiskAccess>> {
+    fn below(&self) -> Result<Below<'_>> {
         match self.view().header().disk.load(Acquire) {
             0 => {
                 // Nothing of a tier that was closed is kept open.
                 if self.disk.is_taken() {
                     self.disk.clear();
                 }
-                Ok(None)
+                Ok(Below::Nothing)
             }
             DISK_EXPECTED => {
                 Err(Error::new(NMC_ERR_UNAVAILABLE, "the store waits for its tier, which is not open yet"))
             }
-            id => self.disk_named(id).map(Some),
+            id => self.disk_named(id),
         }
     }
 
     #[cold]
-    fn disk_named(&self, id: u64) -> Result<DiskAccess> {
+    fn disk_named(&self, id: u64) -> Result<Below<'_>> {
         if let Some(access) = self.disk.get(id) {
-            return Ok(access);
+            return Ok(Below::Here(access));
         }
         match &self.way {
             Way::Direct { host, .. } => {
@@ -54,9 +73,9 @@ impl Client {
                     crate::bail!(NMC_ERR_UNAVAILABLE, "the tier of the store is being opened or closed");
                 };
                 self.disk.set(access.clone());
-                Ok(access)
+                Ok(Below::Here(access))
             }
-            Way::Remote(remote) => remote.fetch_disk(id),
+            Way::Remote(remote) => Ok(Below::Awaited(remote, id)),
         }
     }
 
@@ -73,6 +92,57 @@ impl Client {
 }
 
 impl Store {
+    /// The disk below the store, if there is one, for a read: it does not wait long for a master that does not answer.
+    #[inline]
+    pub(super) fn disk(&self) -> Result<Option<DiskAccess>> {
+        match self.client.below()? {
+            Below::Nothing => Ok(None),
+            Below::Here(disk) => Ok(Some(disk)),
+            Below::Awaited(..) => self.await_disk(&self.interrupt(), GRANT, true),
+        }
+    }
+
+    /// The same as a part of a wait.
+    pub(super) fn disk_until(&self, interrupt: &Interrupt<'_>, deadline: &Deadline) -> Result<Option<DiskAccess>> {
+        self.await_disk(interrupt, GRANT.min(deadline.left()), true)
+    }
+
+    /// The same for a call that needs the master anyway: it waits as long as for an answer.
+    pub(super) fn disk_for_call(&self) -> Result<Option<DiskAccess>> {
+        self.await_disk(&self.interrupt(), self.client.call_limit, false)
+    }
+
+    #[cold]
+    fn await_disk(&self, interrupt: &Interrupt<'_>, limit: Duration, reads: bool) -> Result<Option<DiskAccess>> {
+        let (seat, deadline) = (&self.client.disk, Deadline::after(limit));
+        let mut asked = false;
+        loop {
+            // Looked at again each time: it may be opened anew, or closed.
+            let (remote, id) = match self.client.below()? {
+                Below::Nothing => return Ok(None),
+                Below::Here(disk) => return Ok(Some(disk)),
+                Below::Awaited(remote, id) => (remote, id),
+            };
+            match seat.refusal(id) {
+                Some(why) if reads || why.status != NMC_ERR_UNAVAILABLE => return Err(why),
+                _ => remote.check_up()?,
+            }
+            interrupt.check()?;
+            if deadline.passed() {
+                let why = if reads { no_disk_yet(limit) } else { silent_for(limit) };
+                // A wait that had less time says nothing about the master.
+                if reads && limit == GRANT {
+                    seat.refuse(id, why.clone());
+                }
+                return Err(why);
+            }
+            if !std::mem::replace(&mut asked, true) {
+                remote.ask_for_disk();
+            }
+            seat.wait(id, LOOK.min(deadline.left()));
+        }
+    }
+
     /// The master of the store, if it is in this process.
     #[must_use]
     pub fn host(&self) -> Option<Arc<MasterSlot>> {
@@ -95,7 +165,7 @@ impl Store {
 
     /// How this client reads the disk below the store, if there is one.
     pub fn disk_reader(&self) -> Result<Option<Arc<dyn DiskReader>>> {
-        Ok(self.client.disk()?.map(|disk| disk.reader))
+        Ok(self.disk()?.map(|disk| disk.reader))
     }
 
     /// Nothing of a disk that is gone is kept open.
@@ -137,7 +207,7 @@ impl Store {
             }
             if named() != disk.map.id() {
                 // It was opened anew, or closed.
-                match self.client.disk()? {
+                match self.disk()? {
                     Some(access) => disk = access,
                     None => return Ok(read(None)?.unwrap_or(Look::Missing)),
                 }
@@ -182,8 +252,9 @@ impl Store {
             // An index that is not the store's any more may lead to what is no longer there.
             Err(_) if self.client.view().header().disk.load(Acquire) != disk.map.id() => return Ok(false),
             Err(error) if error.status == NMC_ERR_CORRUPT => {
-                // It looks itself. If it cannot be reached, the next one who reads tells it.
-                let _ = self.call_disk(CALL_SUSPECT, [entry.index.into(), entry.word], &[]);
+                // It looks itself. If it cannot be reached, or does not answer soon, the next one who reads tells it.
+                let suspect = Request::Disk(CALL_SUSPECT, [entry.index.into(), entry.word], Vec::new());
+                let _ = self.call_soon(&suspect, GRANT);
             }
             Err(_) => {}
         }
@@ -244,7 +315,7 @@ impl Store {
         if late.is_empty() {
             return;
         }
-        match self.client.disk() {
+        match self.disk() {
             Ok(Some(disk)) => self.get_late(&disk, &late, &mut result),
             Ok(None) => late.iter().for_each(|(number, ..)| result(*number, Ok(Look::Missing))),
             Err(error) => late.iter().for_each(|(number, ..)| result(*number, Err(error.clone()))),
@@ -310,7 +381,7 @@ impl Store {
 
     /// The next value on disk that is not in memory, from a cursor on that an earlier call gave, or 0.
     pub(super) fn next_on_disk(&self, cursor: u64) -> Result<Option<Listed>> {
-        let Some(disk) = self.client.disk()? else { return Ok(None) };
+        let Some(disk) = self.disk()? else { return Ok(None) };
         let mut at = cursor & !LISTED_ON_DISK;
         while let Some((key, bytes, next)) = self.next_entry(&disk, at)? {
             at = next;
@@ -330,7 +401,7 @@ impl Store {
 
     /// Removes what is on disk of the keys that begin with `prefix`; gives how many.
     pub(super) fn remove_on_disk(&self, prefix: &[u8]) -> Result<u64> {
-        let Some(disk) = self.client.disk()? else { return Ok(0) };
+        let Some(disk) = self.disk_for_call()? else { return Ok(0) };
         let (mut at, mut removed, mut keys) = (0, 0, Vec::new());
         loop {
             let found = self.next_entry(&disk, at)?;
@@ -362,7 +433,7 @@ impl Store {
     /// What its writer said about a value, by its record, or by memory if it is there by now.
     pub fn disk_metadata(&self, key: &[u8]) -> Result<Look<Vec<u8>>> {
         check_key(key)?;
-        let Some(disk) = self.client.disk()? else { return Ok(Look::Missing) };
+        let Some(disk) = self.disk()? else { return Ok(Look::Missing) };
         self.look_on_disk(disk, key, |found| match found {
             None => Ok(Some(match self.metadata(key)? {
                 Look::Ready(metadata) => Look::Ready(memory::copy(&metadata)?),

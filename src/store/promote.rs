@@ -73,7 +73,7 @@ impl Store {
 
     /// Fails for all that nothing was told about.
     fn promote_some(&self, keys: &[&[u8]], rank: u32, tell: &mut impl FnMut(usize, Result<bool>)) -> Result<()> {
-        let Some(disk) = self.client.disk()? else {
+        let Some(disk) = self.disk_for_call()? else {
             for (number, key) in keys.iter().enumerate() {
                 tell(number, self.in_memory(key).and_then(|there| there.ok_or_else(|| not_found(key))));
             }

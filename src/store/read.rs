@@ -3,6 +3,7 @@
 
 use super::Store;
 use super::client::Client;
+use super::disk::DiskAccess;
 use super::hash::route_of;
 use super::master::{check_key, corrupt, namespace_word, show};
 use super::sys;
@@ -286,7 +287,12 @@ impl Store {
 
     #[inline]
     fn presence_on_disk(&self, key: &[u8]) -> Result<Presence> {
-        let Some(disk) = self.client.disk()? else { return Ok(Presence::Absent) };
+        self.presence_below(key, self.disk()?)
+    }
+
+    /// What is known of a key that memory did not have, with this disk below it.
+    pub(super) fn presence_below(&self, key: &[u8], disk: Option<DiskAccess>) -> Result<Presence> {
+        let Some(disk) = disk else { return Ok(Presence::Absent) };
         let look = self.look_on_disk(disk, key, |found| match found {
             Some(_) => Ok(Some(Look::Ready(Presence::OnDisk))),
             None => Ok(Some(match self.look(self.client.view(), key)? {

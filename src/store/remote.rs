@@ -44,8 +44,10 @@ const ANSWER: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_millis(250);
 /// How often a call looks whether the next connection is there.
 const RENEWAL: Duration = Duration::from_millis(1);
-/// How long the master may take to hand out the disk that nobody waits for yet.
+/// How long the master may take to hand out the disk.
 const DISK: Duration = Duration::from_secs(1);
+/// How often the thread looks whether the store has another disk.
+const LOOK_FOR_DISK: Duration = Duration::from_millis(100);
 /// How long a client that leaves waits for the master to say goodbye. It hears of it anyway, later.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -211,8 +213,17 @@ fn introduce(
     Ok(Some((link, decode_reply(&buffers.buffer[..len], Vec::new())?, fds)))
 }
 
+/// What a read says that needs a disk which the master has not handed out.
 #[cold]
-fn silent_for(limit: Duration) -> Error {
+pub(super) fn no_disk_yet(limit: Duration) -> Error {
+    let ms = limit.as_millis();
+    let text =
+        format!("the owner of the store's tier has not answered for {ms} ms: what is on disk cannot be read yet");
+    Error::new(NMC_ERR_UNAVAILABLE, text)
+}
+
+#[cold]
+pub(super) fn silent_for(limit: Duration) -> Error {
     Error::new(NMC_ERR_TIMEOUT, format!("the store's master has not answered for {} ms", limit.as_millis()))
 }
 
@@ -273,6 +284,11 @@ impl Remote {
         self.call_within(self.call_limit, request, || interrupt.check(), heard)
     }
 
+    /// The same, for `limit` at most.
+    pub fn call_soon(&self, limit: Duration, request: &Request<'_>, interrupt: &Interrupt<'_>) -> Result<Vec<Item>> {
+        self.call_within(limit.min(self.call_limit), request, || interrupt.check(), |_| ())
+    }
+
     fn call_within(
         &self,
         limit: Duration,
@@ -317,9 +333,25 @@ impl Remote {
         Err(failure)
     }
 
-    /// The disk below the store, which has this name, from the master. The next look finds it with the client.
-    pub fn fetch_disk(&self, id: u64) -> Result<DiskAccess> {
-        self.inner.fetch_disk(id, self.call_limit)
+    /// Gets the disk below the store, if there is one, before somebody reads: until `deadline`, and not for long. If it does not
+    /// come, the thread gets it later.
+    pub fn get_disk(&self, deadline: &Deadline) {
+        if !deadline.passed() {
+            self.inner.look_for_disk(DISK.min(deadline.left()));
+        }
+    }
+
+    /// Has the thread ask the master for the disk now. Does not wait.
+    pub fn ask_for_disk(&self) {
+        self.inner.nudge.signal();
+    }
+
+    /// Fails if it is known that there is no master to wait for.
+    pub fn check_up(&self) -> Result<()> {
+        let wire = self.inner.wire.try_lock();
+        let away = wire.as_ref().is_some_and(|wire| wire.link.is_none() && !wire.renewing);
+        drop(wire);
+        if away { Err(self.inner.why_away()) } else { Ok(()) }
     }
 
     /// Has the master told soon which plans are open, since it may not have heard that one is not. Does not wait.
@@ -384,14 +416,15 @@ impl Inner {
         }
     }
 
-    fn fetch_disk(&self, id: u64, limit: Duration) -> Result<DiskAccess> {
-        let go_on = || if self.stopped() { Err(self.why_away()) } else { Ok(()) };
-        let Some(mut wire) = self.lock_within(limit, go_on)? else { return Err(silent_for(limit)) };
-        if let Some(access) = self.disk.get(id) {
-            return Ok(access);
+    fn fetch_disk(&self, id: u64, limit: Duration) -> Result<()> {
+        // Not the next connection is waited for, which this thread may be the one to make.
+        let Some(mut wire) = self.wire.try_lock_for(limit) else { return Err(no_disk_yet(limit)) };
+        if self.disk.id() == id {
+            return Ok(());
         }
         let Wire { link, renewing, buffers: Buffers { packet, buffer } } = &mut *wire;
-        let Some(open) = link.as_mut() else { return Err(self.why_away()) };
+        // Whoever reads sees by itself that there is no master.
+        let Some(open) = link.as_mut() else { return Ok(()) };
         Request::Reach.encode(packet);
         let deadline = Deadline::after(limit);
         let wait = |link: &Link| {
@@ -407,7 +440,7 @@ impl Inner {
             // What comes on this connection now may be the answer to another call.
             (*link, *renewing) = (None, true);
             self.nudge.signal();
-            return Err(answer.err().unwrap_or_else(|| silent_for(limit)));
+            return Err(answer.err().unwrap_or_else(|| no_disk_yet(limit)));
         };
         let [id, entries, flags] = first(decode_reply(&buffer[..len], Vec::new())?)?;
         let mut fds = fds.into_iter();
@@ -415,21 +448,23 @@ impl Inner {
             crate::bail!(NMC_ERR_PROTOCOL, "the store's master sent no disk");
         };
         let map = Arc::new(DiskMap::open(id, entries, index, heat)?);
-        let access = DiskAccess { map, reader: make_reader(directory, flags)? };
-        self.disk.set(access.clone());
-        Ok(access)
+        self.disk.set(DiskAccess { map, reader: make_reader(directory, flags)? });
+        Ok(())
     }
 
-    /// Gets the disk below the store before it is needed: it can be read when the master is gone.
-    fn look_for_disk(&self) {
+    /// Gets the disk below the store before it is needed: it can be read when the master is gone. Reads wait for that, not for the
+    /// master: one that gives up leaves the connection to the others.
+    fn look_for_disk(&self, limit: Duration) {
         let id = self.map.view().header().disk.load(Acquire);
         if id == 0 || id == DISK_EXPECTED {
             // Nothing of a tier that was closed is kept open.
             self.disk.clear();
         }
-        if id != 0 && id != DISK_EXPECTED && self.disk.id() != id && self.wire.lock().link.is_some() {
-            // If it fails: the next time, or when a read needs it.
-            let _ = self.fetch_disk(id, DISK);
+        if id != 0 && id != DISK_EXPECTED && self.disk.id() != id {
+            // If it fails: the next time.
+            if let Err(error) = self.fetch_disk(id, limit) {
+                self.disk.refuse(id, error);
+            }
         }
     }
 
@@ -457,7 +492,7 @@ impl Inner {
             // What is told to the next connection is newer than what asked for it.
             match end {
                 Some(end) if !self.renew.swap(false, SeqCst) && !cut => {
-                    self.look_for_disk();
+                    self.look_for_disk(DISK);
                     self.watch(&end);
                 }
                 _ => self.reconnect(),
@@ -467,7 +502,7 @@ impl Inner {
 
     /// Sleeps until the connection ends. Answers to calls are not looked at: only the end of the connection counts.
     fn watch(&self, end: &LinkEnd) {
-        if end.wait(self.nudge.as_fd(), Duration::from_millis(500)) {
+        if end.wait(self.nudge.as_fd(), LOOK_FOR_DISK) {
             let mut wire = self.wire.lock();
             // A call may have replaced it meanwhile.
             if wire.link.as_ref().is_some_and(Link::has_ended) {
@@ -488,7 +523,7 @@ impl Inner {
             rpc::poll(&[self.nudge.as_fd()], RETRY_REFUSED);
             return self.nudge.drain();
         }
-        // Whoever rang did so before the lock was ours; from here on it is the end. It may have been the end already.
+        // Whoever rang did so before the lock was ours. It may have been the end already.
         self.nudge.drain();
         if self.stopped() {
             return;
@@ -497,6 +532,8 @@ impl Inner {
         let wait = |link: &Link| {
             if !self.stopped() {
                 rpc::poll(&[link.as_fd(), self.nudge.as_fd()], patience.left());
+                // It need not be the end: what else is rung for is looked at when the connection is there.
+                self.nudge.drain();
             }
             !patience.passed() && !self.stopped()
         };

@@ -45,13 +45,13 @@ impl Store {
             return Ok(None);
         }
         let through = |disk: &DiskAccess| disk.map.view().header().write_through.load(Relaxed) != 0;
-        Ok(self.client.disk()?.filter(through))
+        Ok(self.disk_for_call()?.filter(through))
     }
 
     /// Has a value that was published written to disk, whether the tier writes through or not. Does not wait: gives a ticket for
     /// [`Store::is_written`].
     pub fn begin_to_write(&self, key: &[u8]) -> Result<u64> {
-        if self.client.disk()?.is_none() {
+        if self.disk_for_call()?.is_none() {
             crate::bail!(NMC_ERR_UNAVAILABLE, "the store has no tier that {} could be written to", show(key));
         }
         self.call_disk(CALL_THROUGH, [self.namespace.into(), 0], &[key]).map(|[ticket, ..]| ticket)
@@ -107,7 +107,7 @@ impl Store {
             std::thread::sleep(LOOK);
         }
         // The tier may have been opened anew meanwhile, with another index.
-        let current = self.client.disk()?;
+        let current = self.disk_for_call()?;
         let map = current.as_ref().map_or(&disk.map, |current| &current.map);
         for (key, epoch) in values {
             if map.probe(self.namespace, key)?.is_some() {

@@ -103,7 +103,7 @@ impl Store {
                         return Err(End::Of(Fate::WriterGone).error(key));
                     }
                 }
-                Look::Missing => match self.presence(key)? {
+                Look::Missing => match self.presence_below(key, self.disk_until(&interrupt, deadline)?)? {
                     Presence::OnDisk => return Err(on_disk(key)),
                     Presence::Absent if !appear => return Err(not_found(key)),
                     // It came meanwhile: the next look finds it.

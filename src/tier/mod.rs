@@ -124,6 +124,8 @@ impl Tier {
     /// Calls that wait give up: it is about to be closed.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
+        // The handle's own: what waits for an owner that does not answer gives up, other handles of the store go on.
+        self.store.close();
         if let Some(running) = &self.running {
             running.owner().stop();
         }

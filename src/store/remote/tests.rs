@@ -1,6 +1,7 @@
 //! A client against a master that dies, is silent, leaves, or answers late.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+use super::super::Store;
 use super::super::client::Terms;
 use super::super::master::Opened;
 use super::super::wire::encode_reply;
@@ -131,8 +132,56 @@ enum Manner {
     Leaves,
 }
 
-/// A client of a master that treats its connections one after the other as told, the last way from then on. `body` gets the
-/// connection and a way to hear which plans each of them began with.
+/// Serves a store as a master that treats its connections one after the other as told, the last way from then on, until it is
+/// over. `said` hears which plans each of them began with.
+fn serve(listener: &rpc::Listener, map: &Map, manners: &[Manner], over: &AtomicBool, said: &mpsc::Sender<Vec<u64>>) {
+    let (mut reply, mut buffer) = (Vec::new(), vec![0; MAX_PACKET]);
+    let mut served: Option<(Link, Manner)> = None;
+    let last = *manners.last().unwrap();
+    let mut manners = manners.iter().copied();
+    while !over.load(SeqCst) {
+        let fds = [Some(listener.as_fd()), served.as_ref().map(|(link, _)| link.as_fd())];
+        rpc::poll(&fds.into_iter().flatten().collect::<Vec<_>>(), Duration::from_millis(20));
+        if let Some(mut link) = listener.accept().unwrap() {
+            let packet = hear(&mut link);
+            if packet.is_empty() {
+                // Somebody who only looked whether anybody serves.
+                continue;
+            }
+            let Request::Hello(hello) = Request::decode(&packet).unwrap() else { panic!("no introduction") };
+            let (control, words) = map.client_fds().unwrap();
+            encode_reply(&[Item::ok([0, map.store_id(), 1])], &mut reply);
+            link.send(&reply, &[control.as_fd(), words.as_fd()]).unwrap();
+            if hello.holds {
+                said.send(hello.kept).unwrap();
+            } else {
+                // The first client makes sure that it was entered.
+                hear(&mut link);
+                link.send(&reply, &[]).unwrap();
+            }
+            let manner = manners.next().unwrap_or(last);
+            served = Some((link, manner));
+        }
+        let Some((link, manner)) = &mut served else { continue };
+        match (link.receive(&mut buffer), *manner) {
+            (Ok(rpc::Packet::Empty), _) | (Ok(rpc::Packet::Data(..)), Manner::IsSilent) => continue,
+            (Ok(rpc::Packet::End) | Err(_), _) | (_, Manner::Leaves) => {
+                served = None;
+                continue;
+            }
+            (_, Manner::AnswersAfter(time)) => std::thread::sleep(time),
+            (_, Manner::Answers) => {}
+        }
+        encode_reply(&[Item::ok([0; 3])], &mut reply);
+        link.send(&reply, &[]).unwrap();
+    }
+}
+
+fn new_map() -> Map {
+    Map::create(&params(), &Deadline::after(Duration::from_secs(60))).unwrap()
+}
+
+/// A client of such a master. `body` gets the connection and a way to hear which plans each of them began with.
 fn with_master(manners: &[Manner], body: impl FnOnce(&Remote, &Plans, &mpsc::Receiver<Vec<u64>>)) {
     let dir = tempfile::tempdir().unwrap();
     let (_master, world) = world(dir.path());
@@ -140,49 +189,11 @@ fn with_master(manners: &[Manner], body: impl FnOnce(&Remote, &Plans, &mpsc::Rec
     let place = member.place("store");
     let lock = place.try_lock().unwrap().unwrap();
     let listener = lock.listen().unwrap();
-    let last = *manners.last().unwrap();
     let over = AtomicBool::new(false);
     let (said, heard) = mpsc::channel();
     std::thread::scope(|scope| {
         let over = &over;
-        scope.spawn(move || {
-            let map = Map::create(&params, &Deadline::after(Duration::from_secs(60))).unwrap();
-            let (mut reply, mut buffer) = (Vec::new(), vec![0; MAX_PACKET]);
-            let mut served: Option<(Link, Manner)> = None;
-            let mut manners = manners.iter().copied();
-            while !over.load(SeqCst) {
-                let fds = [Some(listener.as_fd()), served.as_ref().map(|(link, _)| link.as_fd())];
-                rpc::poll(&fds.into_iter().flatten().collect::<Vec<_>>(), Duration::from_millis(20));
-                if let Some(mut link) = listener.accept().unwrap() {
-                    let packet = hear(&mut link);
-                    let Request::Hello(hello) = Request::decode(&packet).unwrap() else { panic!("no introduction") };
-                    let (control, words) = map.client_fds().unwrap();
-                    encode_reply(&[Item::ok([0, map.store_id(), 1])], &mut reply);
-                    link.send(&reply, &[control.as_fd(), words.as_fd()]).unwrap();
-                    if hello.holds {
-                        said.send(hello.kept).unwrap();
-                    } else {
-                        // The first client makes sure that it was entered.
-                        hear(&mut link);
-                        link.send(&reply, &[]).unwrap();
-                    }
-                    let manner = manners.next().unwrap_or(last);
-                    served = Some((link, manner));
-                }
-                let Some((link, manner)) = &mut served else { continue };
-                match (link.receive(&mut buffer), *manner) {
-                    (Ok(rpc::Packet::Empty), _) | (Ok(rpc::Packet::Data(..)), Manner::IsSilent) => continue,
-                    (Ok(rpc::Packet::End) | Err(_), _) | (_, Manner::Leaves) => {
-                        served = None;
-                        continue;
-                    }
-                    (_, Manner::AnswersAfter(time)) => std::thread::sleep(time),
-                    (_, Manner::Answers) => {}
-                }
-                encode_reply(&[Item::ok([0; 3])], &mut reply);
-                link.send(&reply, &[]).unwrap();
-            }
-        });
+        scope.spawn(move || serve(&listener, &new_map(), manners, over, &said));
         let deadline = Deadline::after(Duration::from_secs(60));
         let mut buffers = Buffers::new().unwrap();
         let (link, client, map) =
@@ -265,4 +276,82 @@ fn the_master_hears_again_which_plans_are_open() {
         assert_eq!(heard.recv_timeout(Duration::from_secs(60)).unwrap(), [8]);
         assert_eq!(call(remote, || Ok(())), Ok(()));
     });
+}
+
+/// A whole client of a master that answers introductions only. `body` gets the store, and its memory as the master has it.
+fn with_silent_owner(body: impl FnOnce(&Store, &Map)) {
+    let dir = tempfile::tempdir().unwrap();
+    let (_master, world) = world(dir.path());
+    let member = world.membership("test").unwrap();
+    let lock = member.place("store").try_lock().unwrap().unwrap();
+    let (listener, map) = (lock.listen().unwrap(), new_map());
+    map.view().heap(0).unwrap().id.store(member.heaps()[0].id, SeqCst);
+    let over = AtomicBool::new(false);
+    let (said, _heard) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve(&listener, &map, &[Manner::IsSilent], &over, &said));
+        let config = crate::store::Config { page_bytes: 4096, call_ms: 60_000, ..crate::store::Config::default() };
+        let store = Store::attach(&world, &config).unwrap();
+        let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&store, &map)));
+        drop(store);
+        over.store(true, SeqCst);
+        passed.unwrap();
+    });
+}
+
+/// The tier is opened by an owner that does not answer from then on.
+fn open_tier(map: &Map, id: u64) -> Instant {
+    map.view().header().disk.store(id, SeqCst);
+    Instant::now()
+}
+
+/// Far less than the time of a call, and than 50 waits of a read.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A read waits a moment for the disk, and is the only one that does. Control: a call that asks the owner waits for its time.
+#[test]
+fn reads_do_not_wait_for_an_owner_that_does_not_answer() {
+    with_silent_owner(|store, map| {
+        let start = open_tier(map, 77);
+        for _ in 0..50 {
+            assert_eq!(store.exists(b"k").unwrap_err().status, NMC_ERR_UNAVAILABLE);
+        }
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        let start = open_tier(map, 78);
+        let patience = Deadline::after(Duration::from_millis(50));
+        assert_eq!(store.wait_ready(b"k", None, false, &patience).unwrap_err().status, NMC_ERR_UNAVAILABLE);
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        let asked = std::thread::scope(|scope| {
+            let call = scope.spawn(|| store.call_disk(0, [0; 2], &[]).unwrap_err().status);
+            std::thread::sleep(Duration::from_secs(2));
+            let waits = !call.is_finished();
+            store.cancel();
+            (waits, call.join().unwrap())
+        });
+        assert_eq!(asked, (true, NMC_ERR_CANCELLED));
+    });
+}
+
+/// What ends a wait ends that of a read for the disk, too.
+#[test]
+fn a_read_that_waits_for_the_disk_can_be_ended() {
+    for close in [false, true] {
+        with_silent_owner(|store, map| {
+            std::thread::scope(|scope| {
+                let read = scope.spawn(|| {
+                    open_tier(map, 77);
+                    store.exists(b"k").unwrap_err().status
+                });
+                while !read.is_finished() {
+                    if close {
+                        store.close()
+                    } else {
+                        store.cancel()
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                assert_eq!(read.join().unwrap(), NMC_ERR_CANCELLED);
+            });
+        });
+    }
 }
