@@ -980,6 +980,20 @@ fn a_copy_is_announced_first_and_a_remove_waits_for_it() {
     assert_eq!(rig.master.under_way()[3], 0);
 }
 
+/// What an owner had in a former life is listed until it has told what it has in this one. It may have dropped it, and not said so: nobody copies it.
+#[test]
+fn nothing_is_copied_of_an_owner_that_has_not_told_what_it_has() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.local(0, 1, 1, 7);
+    rig.join(0, 2, 1, Some(Position { term: 5, number: 0 }));
+    rig.report(1, Announce { key: key(), put: PutId::local(7), ticket: 3 });
+    let answer = rig.said.iter().find_map(|(_, frame)| match &frame.message {
+        Message::Announced(announced) => Some(announced.status),
+        _ => None,
+    });
+    assert_eq!(answer, Some(NMC_ERR_NOT_FOUND));
+}
+
 #[test]
 fn a_member_that_was_gone_drops_all_that_it_had() {
     let mut rig = Rig::with_nodes(2, false);
