@@ -1515,7 +1515,7 @@ nmc_status_t nmc_store_remove(struct nmc_store_t *store,
 
 /**
  * Removes all objects of the namespace whose keys begin with `prefix`, in memory and on disk; stores how many in `*out_removed`,
- * if that is not NULL. For those on disk only it reads the ends of all buckets. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
+ * if that is not NULL: one that is in both places, or is being replaced, counts once. For those on disk only it reads the ends of all buckets. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
  * `nmc_store_remove`.
  */
 nmc_status_t nmc_store_remove_by_prefix(struct nmc_store_t *store,
@@ -1580,7 +1580,9 @@ nmc_status_t nmc_store_open_for_write(struct nmc_store_t *store,
  *
  * Asks the master only to replace, to tell it that a plan which it gave up is over, and where the tier writes through or is new to the client
  * (see `nmc_store_t`), which it waits for as for an answer. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
- * plan up: it took longer than the watchdog, or the key was removed), `NMC_ERR_NOT_FOUND` (no such plan, or aborted),
+ * plan up: it took longer than the watchdog, or the key was removed. A plan with `NMC_PUT_REPLACE` for a key that was there is no value of that key yet: `nmc_store_remove`
+ * takes the old value and leaves the plan, whose commit is `NMC_OK` and stores the key anew. `nmc_store_remove_by_prefix` and
+ * `nmc_store_remove_all` give such a plan up, too), `NMC_ERR_NOT_FOUND` (no such plan, or aborted),
  * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` (to replace, or of the tier: the commit can be repeated).
  */
 nmc_status_t nmc_store_commit(struct nmc_store_t *store,
@@ -1787,13 +1789,14 @@ nmc_status_t nmc_store_retry_hint(struct nmc_store_t *store,
 /**
  * Goes through the objects of the namespace that can be read, in no particular order. `*cursor` is 0 at first; each call
  * stores a key (up to `capacity` bytes) in `key`, its length in `*out_key_len`, the size of the value in `*out_bytes`, if
- * that is not NULL, and moves the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile may or may not be
- * seen; what stays is seen once. Objects that are on disk only come after those in memory; one that is evicted meanwhile may be
- * seen twice.
+ * that is not NULL, and moves the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile, or are replaced, may or
+ * may not be seen; what stays is seen. It is seen once if it stays where it is; one that comes from disk into memory meanwhile, or
+ * leaves memory for the disk, or whose record on disk was found to be damaged, may be seen twice. (One that leaves memory, comes back, and then leaves the disk too, all during one
+ * listing, may be passed by.) What is on disk comes first, then what is in memory only.
  *
  * Does not block, but for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
- * `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored, the cursor stays), `NMC_ERR_IO` (the disk failed), `NMC_ERR_UNAVAILABLE` (after all that is in memory: the
- * tier cannot be read yet, see `nmc_store_t`; the cursor stays), `NMC_ERR_CANCELLED` (while it waited for the tier).
+ * `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored), `NMC_ERR_UNAVAILABLE` (the store's tier is not open, or cannot be read yet, see `nmc_store_t`), `NMC_ERR_IO` and
+ * `NMC_ERR_CORRUPT` (the disk failed, or the list of a bucket is damaged), `NMC_ERR_CANCELLED` (while it waited for the tier). The cursor stays.
  */
 nmc_status_t nmc_store_next(struct nmc_store_t *store,
                             uint64_t *cursor,
@@ -2592,7 +2595,8 @@ nmc_status_t nmc_tier_release(struct nmc_tier_t *tier,
  * stay there, and are written again before memory evicts them. It is no removal: a power loss right after it may bring them back.
  *
  * Outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_IO` (the disk refuses),
- * `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * `NMC_ERR_NO_SPACE` (the journal must say first that a bucket goes; it is full, and the file system has no room for a new one: that bucket and those after it
+ * stay), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
  */
 nmc_status_t nmc_tier_evict(struct nmc_tier_t *tier,
                             uint64_t keep_bytes,

@@ -344,7 +344,8 @@ class Store:
         return record(ObjectInfo, out)
 
     def items(self) -> Iterator[Tuple[bytes, int]]:
-        """Key and size of every object that can be read, in no particular order. Objects that come or go meanwhile may be missed."""
+        """Key and size of every object that can be read, in no particular order. Objects that come or go meanwhile may be missed;
+        one that moves between memory and disk meanwhile may come twice."""
         cursor, length, size = ffi.new("uint64_t *"), ffi.new("size_t *"), ffi.new("uint64_t *")
         buffer = ffi.new("char[]", 1024)
         while True:

@@ -440,7 +440,7 @@ pub unsafe extern "C" fn nmc_store_remove(store: *mut nmc_store_t, key: nmc_slic
 }
 
 /// Removes all objects of the namespace whose keys begin with `prefix`, in memory and on disk; stores how many in `*out_removed`,
-/// if that is not NULL. For those on disk only it reads the ends of all buckets. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
+/// if that is not NULL: one that is in both places, or is being replaced, counts once. For those on disk only it reads the ends of all buckets. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
 /// `nmc_store_remove`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_remove_by_prefix(

@@ -117,7 +117,9 @@ pub(super) unsafe fn opened_of(plan: *const nmc_write_plan_t) -> Result<Opened> 
 ///
 /// Asks the master only to replace, to tell it that a plan which it gave up is over, and where the tier writes through or is new to the client
 /// (see `nmc_store_t`), which it waits for as for an answer. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
-/// plan up: it took longer than the watchdog, or the key was removed), `NMC_ERR_NOT_FOUND` (no such plan, or aborted),
+/// plan up: it took longer than the watchdog, or the key was removed. A plan with `NMC_PUT_REPLACE` for a key that was there is no value of that key yet: `nmc_store_remove`
+/// takes the old value and leaves the plan, whose commit is `NMC_OK` and stores the key anew. `nmc_store_remove_by_prefix` and
+/// `nmc_store_remove_all` give such a plan up, too), `NMC_ERR_NOT_FOUND` (no such plan, or aborted),
 /// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` (to replace, or of the tier: the commit can be repeated).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_commit(store: *mut nmc_store_t, plan: *const nmc_write_plan_t) -> nmc_status_t {

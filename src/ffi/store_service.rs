@@ -177,13 +177,14 @@ pub unsafe extern "C" fn nmc_store_retry_hint(
 
 /// Goes through the objects of the namespace that can be read, in no particular order. `*cursor` is 0 at first; each call
 /// stores a key (up to `capacity` bytes) in `key`, its length in `*out_key_len`, the size of the value in `*out_bytes`, if
-/// that is not NULL, and moves the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile may or may not be
-/// seen; what stays is seen once. Objects that are on disk only come after those in memory; one that is evicted meanwhile may be
-/// seen twice.
+/// that is not NULL, and moves the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile, or are replaced, may or
+/// may not be seen; what stays is seen. It is seen once if it stays where it is; one that comes from disk into memory meanwhile, or
+/// leaves memory for the disk, or whose record on disk was found to be damaged, may be seen twice. (One that leaves memory, comes back, and then leaves the disk too, all during one
+/// listing, may be passed by.) What is on disk comes first, then what is in memory only.
 ///
 /// Does not block, but for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
-/// `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored, the cursor stays), `NMC_ERR_IO` (the disk failed), `NMC_ERR_UNAVAILABLE` (after all that is in memory: the
-/// tier cannot be read yet, see `nmc_store_t`; the cursor stays), `NMC_ERR_CANCELLED` (while it waited for the tier).
+/// `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored), `NMC_ERR_UNAVAILABLE` (the store's tier is not open, or cannot be read yet, see `nmc_store_t`), `NMC_ERR_IO` and
+/// `NMC_ERR_CORRUPT` (the disk failed, or the list of a bucket is damaged), `NMC_ERR_CANCELLED` (while it waited for the tier). The cursor stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_next(
     store: *mut nmc_store_t,

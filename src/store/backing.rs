@@ -61,6 +61,24 @@ pub struct DiskInfo {
     pub class: (u8, u8),
 }
 
+/// A record that a listing comes to.
+#[derive(Debug, Clone, Copy)]
+pub struct DiskRecord<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Epoch of the object that was written.
+    pub epoch: u64,
+    /// Name of the put that the value came from.
+    pub put: u64,
+    /// An entry leads to it. If not it is over, or its bucket was completed a moment ago.
+    pub there: bool,
+}
+
+/// Which records a listing gives.
+pub type Wanted<'a> = dyn FnMut(&DiskRecord<'_>) -> Result<bool> + 'a;
+/// A key that a listing came to, with the bytes of its value, and where it goes on.
+pub type NextOnDisk = (Option<(Vec<u8>, u64)>, u64);
+
 /// The disk as a client reads it, by itself, without asking the master.
 pub trait DiskReader: Any + Send + Sync {
     /// Reads all of these. All are under way before the first is waited for; nothing is when this returns.
@@ -72,9 +90,10 @@ pub trait DiskReader: Any + Send + Sync {
     /// The key of an entry and what its namespace was when it was written; `None` if the entry has ended.
     fn key_of(&self, map: &DiskMap, entry: &DiskEntry) -> Result<Option<(Vec<u8>, Space)>>;
 
-    /// The first key of a namespace on disk at `cursor` or behind, in no order that means anything: its entry may have ended.
-    /// Gives the bytes of its value, and where to go on.
-    fn next(&self, map: &DiskMap, space: Space, cursor: u64) -> Result<Option<(Vec<u8>, u64, u64)>>;
+    /// The first record of a namespace at `cursor` or behind that is wanted, bucket by bucket, in the order in which they are
+    /// written: its key, which may be over by now, and the bytes of its value. Gives where to go on, also at the end: the number of
+    /// a bucket from bit `PLACE_SHIFT` on, below which everything was come to.
+    fn next(&self, map: &DiskMap, space: Space, cursor: u64, wanted: &mut Wanted<'_>) -> Result<NextOnDisk>;
 }
 
 /// The store's memory as whoever writes the disk uses it.

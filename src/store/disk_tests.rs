@@ -1,9 +1,13 @@
 //! The store's side of a disk, with a disk that is none: what clients look for, what the master notes, and what it refuses.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+mod listing;
 mod promote;
 
-use super::backing::{DiskEntry, DiskGrant, DiskInfo, DiskOwner, DiskRead, DiskReader, Mark, SpaceName, Target};
+use super::backing::{
+    DiskEntry, DiskGrant, DiskInfo, DiskOwner, DiskRead, DiskReader, DiskRecord, Mark, NextOnDisk, SpaceName, Target,
+    Wanted,
+};
 use super::config::Config;
 use super::copy::{Pieces, Slice};
 use super::disk::{DiskAccess, DiskMap, DiskSeat};
@@ -11,16 +15,16 @@ use super::master::{DiskContent, Keep, Master, OnDisk, Scope, Stored, ToWrite};
 use super::read::{Look, Presence, Sums};
 use super::strays::world;
 use super::write::PutOptions;
-use super::{MasterSlot, Store};
+use super::{MasterSlot, PLACE_SHIFT, Store};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED,
-    NMC_NOT_READY,
+    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE,
+    NMC_ERR_UNSUPPORTED, NMC_NOT_READY,
 };
 use crate::layout::disk::{Entry, Space, Spot, fingerprint};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
@@ -29,9 +33,14 @@ use std::time::Duration;
 const SECRET: [u8; 32] = [3; 32];
 const DEFAULT: Space = Space { number: 0, generation: 0 };
 
+/// Key, epoch and put of a record.
+type Record = (Vec<u8>, u64, u64);
+
 /// Values by where they lie, and what is done with them.
 #[derive(Default)]
 struct Disk {
+    /// What the lists of buckets say, by bucket and block: key, epoch and put.
+    records: Mutex<BTreeMap<(u64, u64), Record>>,
     values: Mutex<HashMap<Spot, Vec<u8>>>,
     reads: AtomicU64,
     /// So many reads find that their entry has ended.
@@ -90,8 +99,18 @@ impl DiskReader for Disk {
         Ok(None)
     }
 
-    fn next(&self, _: &DiskMap, _: Space, _: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
-        Ok(None)
+    fn next(&self, map: &DiskMap, _: Space, at: u64, wanted: &mut Wanted<'_>) -> Result<NextOnDisk> {
+        let records = self.records.lock().clone();
+        for ((bucket, block), (key, epoch, put)) in records.range((at >> PLACE_SHIFT, at & ((1 << PLACE_SHIFT) - 1))..)
+        {
+            let there =
+                map.probe(0, key)?.is_some_and(|found| found.entry.spot == Spot { bucket: *bucket, block: *block });
+            if wanted(&DiskRecord { key, epoch: *epoch, put: *put, there })? {
+                return Ok((Some((key.clone(), 1)), (bucket << PLACE_SHIFT) + block + 1));
+            }
+        }
+        let end = records.keys().map(|(bucket, _)| bucket + 1).max().unwrap_or(0);
+        Ok((None, at.max(end << PLACE_SHIFT)))
     }
 }
 
@@ -192,6 +211,7 @@ impl Bed {
         let bed = self;
         bed.attach(&[(b"", DEFAULT)], &[record(b"disk", DEFAULT, 40, (1, 0), VALUE.len() as u64, 9)]);
         bed.disk.values.lock().insert(Spot { bucket: 1, block: 0 }, VALUE.to_vec());
+        bed.disk.records.lock().insert((1, 0), (b"disk".to_vec(), 40, 40));
         bed.marks();
         bed
     }
@@ -221,9 +241,19 @@ impl Bed {
 
     /// What an owner does with objects: they are in bucket `bucket`, one block each.
     fn write(&self, items: &[ToWrite], bucket: u64) -> u64 {
+        self.write_and(items, bucket, || ())
+    }
+
+    /// The same, with something that happens after the bucket is complete and before entries lead there.
+    fn write_and(&self, items: &[ToWrite], bucket: u64, then: impl FnOnce()) -> u64 {
         let places: Vec<_> = items.iter().zip(0..).map(|(item, block)| (item.index, Spot { bucket, block })).collect();
         let mut wanted = Vec::new();
         self.with(|master| master.assign(&places, &mut wanted));
+        for (item, (_, spot)) in items.iter().zip(&places) {
+            let record = (item.key.clone(), item.epoch, item.put);
+            self.disk.records.lock().insert((spot.bucket, spot.block), record);
+        }
+        then();
         let stored: Vec<Stored> = items
             .iter()
             .zip(&places)
@@ -684,4 +714,30 @@ fn the_index_of_the_disk_agrees_with_a_model() {
     let items = bed.next(Scope::All);
     bed.write(&items, 3000);
     assert_eq!(bed.with(|master| Ok(master.disk_counts().unwrap())).objects, model.len() as u64);
+}
+
+#[test]
+fn a_plan_to_replace_outlives_the_removal_of_the_old_value_and_no_other() {
+    let replaces = PutOptions { replace: true, ..PutOptions::DEFAULT };
+    for key in [b"disk".as_slice(), b"memory"] {
+        let bed = Bed::new();
+        let store = &bed.store;
+        put(store, b"memory", b"1");
+        let (plan, _) = store.open_for_write(key, 0, &replaces).unwrap();
+        store.remove(key).unwrap();
+        assert_eq!(store.presence(key).unwrap(), Presence::Absent);
+        store.commit(&plan).unwrap();
+        assert_eq!(get(store, key).unwrap(), b"");
+        for all in [false, true] {
+            let (plan, _) = store.open_for_write(key, 0, &replaces).unwrap();
+            if all {
+                store.remove_all().unwrap()
+            } else {
+                assert_eq!(store.remove_by_prefix(key).unwrap(), 1)
+            }
+            assert_eq!(store.commit(&plan).unwrap_err().status, NMC_ERR_STALE, "{all}");
+            assert_eq!(store.presence(key).unwrap(), Presence::Absent);
+            put(store, key, b"again");
+        }
+    }
 }

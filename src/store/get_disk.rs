@@ -3,14 +3,14 @@
 //! gets it, and a read that comes before it waits a moment.
 
 use super::Store;
-use super::backing::{DiskEntry, DiskRead, DiskReader, Target};
+use super::backing::{DiskEntry, DiskRead, DiskReader, DiskRecord, Target};
 use super::client::{Client, Way};
 use super::copy::Pieces;
 use super::disk::DiskAccess;
 use super::get::other_size;
 use super::master::{check_key, show};
 use super::master_slot::MasterSlot;
-use super::read::{LOOKS, Listed, Look, Sums};
+use super::read::{LOOKS, Look, Sums};
 use super::remote::{Remote, no_disk_yet, silent_for};
 use super::wait::Interrupt;
 use super::wire::{MAX_ITEMS, Request};
@@ -24,8 +24,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-/// In a cursor: what follows is on disk.
-const LISTED_ON_DISK: u64 = 1 << 63;
 /// The call by which the owner of the disk hears of an entry that cannot be read.
 pub const CALL_SUSPECT: u32 = 0;
 
@@ -379,38 +377,17 @@ impl Store {
         self.part_from_disk(disk.clone(), key, 0, pieces, Sums::Touched, fits)
     }
 
-    /// The next value on disk that is not in memory, from a cursor on that an earlier call gave, or 0.
-    pub(super) fn next_on_disk(&self, cursor: u64) -> Result<Option<Listed>> {
-        let Some(disk) = self.disk()? else { return Ok(None) };
-        let mut at = cursor & !LISTED_ON_DISK;
-        while let Some((key, bytes, next)) = self.next_entry(&disk, at)? {
-            at = next;
-            if matches!(self.look(self.client.view(), &key)?, Look::Missing) {
-                return Ok(Some(Listed { key, bytes, cursor: LISTED_ON_DISK | next }));
-            }
-        }
-        Ok(None)
-    }
-
-    fn next_entry(&self, disk: &DiskAccess, at: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
-        match disk.map.view().space(self.namespace) {
-            Some(space) => disk.reader.next(&disk.map, space, at),
-            None => Ok(None),
-        }
-    }
-
     /// Removes what is on disk of the keys that begin with `prefix`; gives how many.
     pub(super) fn remove_on_disk(&self, prefix: &[u8]) -> Result<u64> {
         let Some(disk) = self.disk_for_call()? else { return Ok(0) };
         let (mut at, mut removed, mut keys) = (0, 0, Vec::new());
         loop {
-            let found = self.next_entry(&disk, at)?;
+            let mut wanted = |record: &DiskRecord<'_>| Ok(record.there && record.key.starts_with(prefix));
+            let (found, next) = self.next_on_disk(Some(&disk), at, &mut wanted)?;
             let over = found.is_none();
-            if let Some((key, _, next)) = found {
-                at = next;
-                if key.starts_with(prefix) {
-                    memory::push(&mut keys, key)?;
-                }
+            at = next;
+            if let Some((key, _)) = found {
+                memory::push(&mut keys, key)?;
             }
             if over || keys.len() == MAX_ITEMS {
                 let names: Vec<&[u8]> = memory::collect(keys.iter().map(Vec::as_slice))?;

@@ -12,7 +12,7 @@ use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
-use crate::layout::store::{FLAG_HIDDEN, ObjectHeader, Shape, View, access_word};
+use crate::layout::store::{ObjectHeader, Shape, View, access_word};
 use crate::sync::index::Found;
 use crate::sync::object;
 use std::sync::atomic::AtomicU64;
@@ -552,27 +552,6 @@ impl Store {
         {
             access.store(word, Relaxed);
         }
-    }
-
-    /// The next object from `cursor` on, which is 0 at first; `None` at the end. A cursor is a place among the headers, then
-    /// one on disk: whatever comes and goes meanwhile, an object that stays where it is is come to once. One that is evicted
-    /// may be come to in both places.
-    pub fn next(&self, cursor: u64) -> Result<Option<Listed>> {
-        let view = self.client.view();
-        let namespace = namespace_word(view, self.namespace);
-        let Ok(first) = u32::try_from(cursor) else { return self.next_on_disk(cursor) };
-        for index in first..self.client.params().max_objects {
-            let (Some(header), Some(epoch)) = (view.object(index), view.readable(index)) else { continue };
-            let hidden = header.flags.load(Relaxed) & FLAG_HIDDEN != 0;
-            if header.namespace.load(Relaxed) != namespace || hidden {
-                continue;
-            }
-            let (key, bytes) = (view.key_of(header), header.bytes_total.load(Relaxed));
-            if object::still(&header.control, epoch) {
-                return Ok(Some(Listed { key, bytes, cursor: u64::from(index) + 1 }));
-            }
-        }
-        self.next_on_disk(0)
     }
 
     /// How many pages of an object that the program has pinned are ready.

@@ -148,8 +148,13 @@ impl Directory {
             }
             opened => opened,
         };
-        let Opened { head, journal, mut storage, buckets, last_bucket, recovered } = opened?;
-        storage.begin(config, journal.state())?;
+        let Opened { head, journal, mut storage, buckets, last_bucket, recovered, made } = opened?;
+        let begun = storage.begin(config, journal.state());
+        begun.inspect_err(|_| {
+            if made {
+                recovery::unmake(&*disk)
+            }
+        })?;
         let unsynced = storage.take_away_again(&journal.state().gone)?;
         let reserved = journal.state().high;
         let buckets = memory::collect(buckets.into_iter().map(|FoundBucket { id, blocks, live, dead }| Bucket {

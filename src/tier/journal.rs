@@ -3,7 +3,8 @@
 //! A file that cannot be written or synced is never tried again: everything is written anew, to the next one.
 
 use super::format::{
-    self, Entry, JOURNAL_RECORD, Space, encode_entries, journal_name, journal_number, journal_temporary_name,
+    Entry, JOURNAL_RECORD, Replay, Replayer, Space, encode_entries, journal_name, journal_number,
+    journal_temporary_name,
 };
 use super::io::{Disk, File};
 use crate::base::error::{Error, Result};
@@ -18,6 +19,11 @@ const ROOM: u64 = if cfg!(test) { 8 } else { 32_768 };
 fn room_for(records: u64) -> u64 {
     ROOM.max(records)
 }
+
+/// Bytes of a journal that are read at a time: whole records.
+const PIECE: usize = 1 << 20;
+/// A journal may be so long, whatever it says. Much of that is nothing: it takes time to read, but no memory.
+const MOST_SURPLUS: u64 = 4 << 30;
 
 /// Where a bucket lies in the one file that has them all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -320,14 +326,34 @@ pub fn read_latest(disk: &dyn Disk, tier_id: u64, names: &[String]) -> Result<(u
     Ok((number, read(disk, tier_id, number)?))
 }
 
+/// Reads the file of a journal, however long it is, a piece at a time.
+pub fn replay(file: &dyn File, tier_id: u64) -> Result<Replay> {
+    let bytes = file.bytes()?;
+    let mut piece = memory::zeroed::<u8>(usize::try_from(bytes).unwrap_or(PIECE).min(PIECE))?;
+    let (mut replayer, mut at) = (Replayer::new(tier_id), 0);
+    while at < bytes {
+        let next = usize::try_from(bytes - at).unwrap_or(PIECE).min(PIECE);
+        file.read(&mut piece[..next], at)?;
+        replayer.read(&piece[..next])?;
+        if at == 0 && bytes > most_bytes(replayer.durable()) {
+            crate::bail!(NMC_ERR_CORRUPT, "it has {bytes} bytes, which is more than a journal can have");
+        }
+        at += next as u64;
+    }
+    replayer.finish()
+}
+
+/// Bytes that a journal is not longer than whose first piece says that so many records are durable: a multiple of what it is made
+/// with.
+fn most_bytes(durable: u64) -> u64 {
+    (durable + room_for(durable)).saturating_mul(8 * JOURNAL_RECORD as u64).max(MOST_SURPLUS)
+}
+
 /// What journal `number` of a directory says.
 pub fn read(disk: &dyn Disk, tier_id: u64, number: u64) -> Result<State> {
     let name = journal_name(number);
     let file = disk.open_buffered(&name, false)?;
-    let bytes = usize::try_from(file.bytes()?).unwrap_or(usize::MAX);
-    let mut text = memory::zeroed::<u8>(bytes)?;
-    file.read(&mut text, 0)?;
-    let replay = format::replay(&text, tier_id).map_err(|error| error.context(&name))?;
+    let replay = replay(&*file, tier_id).map_err(|error| error.context(&name))?;
     match replay.entries.first() {
         Some((0, Entry::Start { journal, .. })) if *journal == number => {}
         first => crate::bail!(NMC_ERR_CORRUPT, "{name}: it begins with {first:?}"),

@@ -5,7 +5,7 @@
 use super::backend::{self, DATA_NAME, Found, Storage};
 use super::config::{Backend, Config, Torn};
 use super::format::{
-    self, BLOCK, Entry as Note, Head, Item, SUPER_NAME, Space, journal_number, journal_temporary_number,
+    self, BLOCK, Entry as Note, Head, Item, SUPER_NAME, Space, journal_name, journal_number, journal_temporary_number,
 };
 use super::io::{Disk, Listed};
 use super::journal::{self, Journal, State};
@@ -68,6 +68,8 @@ pub struct Opened {
     pub last_bucket: u64,
     /// What was found.
     pub recovered: Recovered,
+    /// There was no head: what is there was made by this.
+    pub made: bool,
 }
 
 /// Names of the files in a directory.
@@ -157,7 +159,7 @@ pub fn open(
         }
         let head = Head { backend: config.backend.number(), ..made()? };
         let journal = Journal::create(disk, head.tier_id)?;
-        write_head(&**disk, &head)?;
+        write_head(&**disk, &head).inspect_err(|_| unmake(&**disk))?;
         (head, journal, found)
     };
     // They may have been in the way of a journal or a head.
@@ -173,7 +175,17 @@ pub fn open(
     let last_bucket = found.buckets.last().copied().unwrap_or(0);
     let (buckets, mut recovered) = scan(&*storage, &head, &mut journal, config, &found.buckets, progress)?;
     recovered.foreign = found.foreign.len() as u64;
-    Ok(Opened { head, journal, storage, buckets, last_bucket, recovered })
+    let made = !names.iter().any(|name| name == SUPER_NAME);
+    Ok(Opened { head, journal, storage, buckets, last_bucket, recovered, made })
+}
+
+/// Takes away what was made of a directory that could not be made to the end, its journal last: without a head that one is nothing.
+pub fn unmake(disk: &dyn Disk) {
+    let temporary = format!("{SUPER_NAME}.tmp");
+    for name in [DATA_NAME, &temporary, SUPER_NAME, &journal_name(0)] {
+        let _ = backend::take_away(disk, name);
+    }
+    let _ = disk.sync();
 }
 
 /// A directory without a head must not have values, of whatever backend. Gives what else is there.

@@ -326,6 +326,63 @@ fn listings_reach_the_disk(config: &Config) {
 }
 
 #[test]
+fn listings_miss_nothing_that_moves() {
+    let dir = tempfile::tempdir().unwrap();
+    configs(&dir).for_each(|config| (1..=16).for_each(|seed| a_listing_misses_nothing(&config, seed)));
+}
+
+/// Between two keys of a listing values come into memory, are written, and leave memory or, with an odd seed, the disk.
+fn a_listing_misses_nothing(config: &Config, seed: u64) {
+    let directory = config.directory.join(seed.to_string());
+    std::fs::create_dir_all(&config.directory).unwrap();
+    let config = Config { directory, bucket_keys: 5, ..config.clone() };
+    let store = store();
+    let tier = open(&store, &config);
+    let keys: Vec<String> = (0..40).map(|i| format!("k{i}")).collect();
+    let names: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    let mut state = seed;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    for key in &keys {
+        put(&store, key, b"v");
+        if random(12) == 0 {
+            tier.offload(None).unwrap();
+            evict(&store);
+        }
+    }
+    let (mut seen, mut cursor) = (std::collections::BTreeMap::<Vec<u8>, u32>::new(), 0);
+    while let Some(found) = store.next(cursor).unwrap() {
+        *seen.entry(found.key).or_default() += 1;
+        cursor = found.cursor;
+        match random(6) {
+            0 | 1 => tier.prefetch(&[names[usize::try_from(random(40)).unwrap()]], |_, came| assert!(came.unwrap())),
+            2 => _ = tier.offload(None).unwrap(),
+            3 if random(4) > 0 => {}
+            3 if seed.is_multiple_of(2) => {
+                tier.offload(None).unwrap();
+                evict(&store);
+            }
+            3 => {
+                tier.prefetch(&names, |_, came| assert!(came.unwrap()));
+                tier.evict(0).unwrap();
+            }
+            _ => {}
+        }
+    }
+    let missed: Vec<_> = names.iter().filter(|name| !seen.contains_key(**name)).collect();
+    assert!(missed.is_empty(), "{} {seed}: {missed:?}", config.backend.name());
+    // At rest each is listed once, in both places or in one.
+    tier.prefetch(&names[..20], |_, came| assert!(came.unwrap()));
+    let (mut n, mut cursor) = (0, 0);
+    while let Some(found) = store.next(cursor).unwrap() {
+        (n, cursor) = (n + 1, found.cursor);
+    }
+    assert_eq!(n, 40);
+}
+
+#[test]
 fn a_closed_tier_takes_its_values_along_and_brings_them_back() {
     let dir = tempfile::tempdir().unwrap();
     let store = store();
@@ -461,4 +518,68 @@ fn a_second_copy_of_the_list_stands_in_for_the_first() {
         });
         assert!(gone);
     }
+}
+
+/// A file that is read a little at a time.
+struct Long<'a>(&'a dyn io::File, std::sync::atomic::AtomicUsize);
+
+impl io::File for Long<'_> {
+    fn bytes(&self) -> Result<u64> {
+        self.0.bytes()
+    }
+
+    fn read(&self, to: &mut [u8], offset: u64) -> Result<()> {
+        self.1.fetch_max(to.len(), std::sync::atomic::Ordering::Relaxed);
+        self.0.read(to, offset)
+    }
+
+    fn write(&self, from: &[u8], offset: u64) -> Result<()> {
+        self.0.write(from, offset)
+    }
+
+    fn datasync(&self) -> Result<()> {
+        self.0.datasync()
+    }
+
+    fn punch(&self, offset: u64, bytes: u64) -> Result<bool> {
+        self.0.punch(offset, bytes)
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<()> {
+        self.0.truncate(bytes)
+    }
+}
+
+#[test]
+fn a_journal_that_was_made_longer_takes_no_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    {
+        let store = store();
+        let tier = open(&store, &config);
+        put(&store, "k", b"v");
+        tier.offload(None).unwrap();
+    }
+    let name = std::fs::read_dir(&config.directory).unwrap().map(|entry| entry.unwrap().file_name());
+    let name = name.filter_map(|name| name.into_string().ok()).find(|name| name.starts_with("journal")).unwrap();
+    let grow = |bytes: u64| {
+        let file = std::fs::OpenOptions::new().write(true).open(config.directory.join(&name)).unwrap();
+        file.set_len(bytes).unwrap();
+    };
+    grow(300 << 20);
+    let disk = io::RealDisk::open(&config.directory, false, io::Options::default()).unwrap();
+    let file = io::Disk::open_buffered(&disk, &name, false).unwrap();
+    let head = recovery::read_head(&disk).unwrap();
+    let long = Long(&*file, std::sync::atomic::AtomicUsize::new(0));
+    assert!(journal::replay(&long, head.tier_id).unwrap().next > 2);
+    assert!(long.1.into_inner() <= 1 << 20);
+    // What none can be is told at once.
+    grow(1 << 40);
+    let error = Tier::open(&store(), &config, &mut |_, _| ()).err().unwrap();
+    assert_eq!(error.status, crate::base::status::NMC_ERR_CORRUPT, "{error}");
+    assert!(error.message.contains("more than a journal can have"), "{error}");
+    grow(300 << 20);
+    let store = store();
+    let _tier = open(&store, &config);
+    assert_eq!(get(&store, "k").unwrap(), b"v");
 }

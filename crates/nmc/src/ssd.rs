@@ -104,7 +104,9 @@ fn bytes_of(disk: &dyn Disk, listed: &[Listed]) -> Result<u64> {
 impl Directory {
     fn open(path: &Path) -> std::result::Result<Self, Failure> {
         let disk = Arc::new(RealDisk::open(path, false, Options::default())?) as Arc<dyn Disk>;
-        if let Some(owner) = sys::locked_by(&path.join(LOCK_NAME)) {
+        let lock = path.join(LOCK_NAME);
+        let owner = sys::locked_by(&lock).map_err(|cause| Failure::new(format!("{}: {cause}", lock.display())))?;
+        if let Some(owner) = owner {
             return Err(Failure::new(format!(
                 "{} is owned by {owner}; nmc ssd looks at directories without an owner",
                 path.display()
@@ -120,7 +122,9 @@ impl Directory {
         let head = read_head(&*disk)?;
         let backend = backend_of(&head)?;
         let storage = backend::storage(backend, &disk);
-        let mut journals: Vec<u64> = listed.iter().filter_map(|file| journal_number(&file.name)).collect();
+        let is_file = |file: &&Listed| file.regular;
+        let mut journals: Vec<u64> =
+            listed.iter().filter(is_file).filter_map(|file| journal_number(&file.name)).collect();
         journals.sort_unstable();
         let state = match journals.last() {
             Some(number) => journal::read(&*disk, head.tier_id, *number),
@@ -187,7 +191,7 @@ impl Directory {
         }
         let (file, block) = self.storage.locate(format::Spot { bucket, block: item.block });
         let file = self.storage.place(file).open(&*self.disk)?;
-        check_record(&*file, block, item.key, item.epoch, item.value_bytes, scratch)
+        check_record(&*file, block, item.key, item.put, item.value_bytes, scratch)
     }
 
     /// What became of the records, as far as the journal and newer ones tell.
@@ -457,12 +461,10 @@ fn dump(directory: &Directory, args: &Parsed) -> Outcome {
 
 fn dump_journal(directory: &Directory, number: u64, page: &mut Page) -> Result<()> {
     let file = directory.disk.open_buffered(&journal_name(number), false)?;
-    let mut bytes = Buffer::new(usize::try_from(file.bytes()?).unwrap_or(usize::MAX))?;
-    file.read(&mut bytes, 0)?;
     let name = journal_name(number);
-    match format::replay(&bytes, directory.head.tier_id) {
+    match journal::replay(&*file, directory.head.tier_id) {
         Ok(replay) => {
-            let room = bytes.len() / JOURNAL_RECORD;
+            let room = file.bytes()? / JOURNAL_RECORD as u64;
             page.line(format_args!("{name}: {} records of {room}, {} lost", replay.next, replay.lost));
             for (number, entry) in &replay.entries {
                 page.line(format_args!("  {number:>6} {}", told(entry)));

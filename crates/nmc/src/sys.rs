@@ -3,13 +3,17 @@
 #![allow(unsafe_code, reason = "system calls")]
 
 use std::ffi::CStr;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+
+/// Bytes that are read of a file that says who has locked it.
+const MOST_SAID: u64 = 256;
 
 fn checked(result: i64) -> io::Result<i64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -27,14 +31,27 @@ pub fn page_bytes() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0)
 }
 
-/// Who holds the lock on a file, as the file says itself; `None` if nobody does, or there is no such file.
-pub fn locked_by(path: &Path) -> Option<String> {
-    let file = std::fs::File::open(path).ok()?;
+/// Who holds the lock on a file, as the file says itself; `None` if nobody does, or there is no such file that this user may read.
+/// Fails if it is no file but something else, which is neither followed nor waited for.
+pub fn locked_by(path: &Path) -> io::Result<Option<String>> {
+    let mut options = std::fs::File::options();
+    let file = match options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
+        Ok(file) => file,
+        Err(cause) if cause.raw_os_error() == Some(libc::ELOOP) => return Err(not_regular()),
+        Err(_) => return Ok(None),
+    };
+    if !file.metadata()?.is_file() {
+        return Err(not_regular());
+    }
     // SAFETY: a system call on a descriptor that is open. A shared lock, which ends with the file a moment later.
     let free = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) } == 0;
-    let says = io::read_to_string(file).unwrap_or_default();
+    let says = io::read_to_string(file.take(MOST_SAID)).unwrap_or_default();
     let says = says.lines().next().filter(|line| !line.is_empty()).unwrap_or("another process").to_owned();
-    (!free).then_some(says)
+    Ok((!free).then_some(says))
+}
+
+fn not_regular() -> io::Error {
+    io::Error::other("it is not a regular file")
 }
 
 /// Limits that matter to the library.

@@ -1,4 +1,4 @@
-//! `nmc ssd` as a user meets it, on directories that are written here byte by byte.
+//! `nmc ssd` as a user meets it, on directories that are written here byte by byte, and on such as the library writes.
 
 #![allow(
     clippy::expect_used,
@@ -8,13 +8,20 @@
     reason = "a test may"
 )]
 
-use nanomc::tier::Backend;
+#[path = "../../../tests/common/mod.rs"]
+mod common;
+
+use nanomc::store::copy::{Pieces, Slice};
+use nanomc::store::write::PutOptions;
+use nanomc::store::{Config as StoreConfig, Store};
 use nanomc::tier::format::{
     BLOCK, Entry, GRANULE, Head, Item, Record, Shape, Space, bucket_name, encode_entries, encode_footer, journal_name,
 };
+use nanomc::tier::{Backend, Config as TierConfig, Tier};
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 const HEAD: Head = Head { tier_id: 77, secret: [3; 32], backend: 1, created: 1_700_000_000 };
 const PLAIN: Space = Space { number: 0, generation: 0 };
@@ -28,6 +35,11 @@ fn value_of(key: &str, bytes: usize) -> Vec<u8> {
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| if crc & 1 == 0 { crc >> 1 } else { crc >> 1 ^ 0x82f6_3b78 };
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+}
+
+/// The put that a record is of: another number than its epoch, as it always is.
+fn put_of(epoch: u64) -> u64 {
+    0x62b8_0000_0000_0000 | epoch << 8
 }
 
 /// Key, bytes, epoch and namespace of a record.
@@ -51,7 +63,7 @@ fn bucket_of(bucket: u64, first: u64, records: &[What<'_>]) -> (Vec<(u64, Vec<u8
             rank: 0,
             retain: 0,
             priority: 0,
-            put: *epoch,
+            put: put_of(*epoch),
         };
         let mut blocks = vec![0; shape.blocks as usize * BLOCK];
         let sums: Vec<u32> = value.chunks(GRANULE).map(crc32c).collect();
@@ -64,7 +76,7 @@ fn bucket_of(bucket: u64, first: u64, records: &[What<'_>]) -> (Vec<(u64, Vec<u8
             epoch: *epoch,
             store_id: 5,
             value_bytes: *bytes as u64,
-            put: *epoch,
+            put: put_of(*epoch),
             key: key.as_bytes(),
         });
         all.push((next, blocks));
@@ -340,4 +352,134 @@ fn damage_is_named_whatever_the_backend() {
     fs::remove_file(dir.path().join("kv_cache.data")).unwrap();
     let output = ssd("verify", dir.path(), &[]);
     assert!(output.status.code() == Some(1) && text(&output).contains("kv_cache.data"), "{}", text(&output));
+}
+
+/// Sizes of the values that the library writes: in a header, of some granules, and with a last one that is not whole.
+const SIZES: [usize; 5] = [0, 100, 5000, 65_536, 200_001];
+
+/// A directory as the library writes it: values in two buckets, of which one is removed and one replaced.
+fn written(dir: &Path, backend: Backend) -> PathBuf {
+    let directory = dir.join(backend.name());
+    let world = nanomc::world::Config { heap_bytes: 4 << 20, ..common::config(dir, None, 1) };
+    let store = Store::embedded(&world, &StoreConfig { page_bytes: 4096, ..StoreConfig::default() }).unwrap();
+    let config = TierConfig {
+        directory: directory.clone(),
+        backend,
+        capacity_bytes: 64 << 20,
+        paused: true,
+        ..TierConfig::default()
+    };
+    let tier = Tier::open(&store, &config, &mut |_, _| ()).unwrap();
+    let put = |key: &str, bytes: usize, replace: bool| {
+        let value = value_of(key, bytes);
+        let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
+        let options = PutOptions { replace, ..PutOptions::DEFAULT };
+        store.put(key.as_bytes(), &Pieces::Slices(&slices), &options).unwrap();
+    };
+    SIZES.iter().for_each(|bytes| put(&format!("first {bytes}"), *bytes, false));
+    put("removed", 5000, false);
+    put("replaced", 5000, false);
+    tier.offload(None).unwrap();
+    store.remove(b"removed").unwrap();
+    put("replaced", 6000, true);
+    SIZES.iter().for_each(|bytes| put(&format!("second value of {bytes}"), *bytes, false));
+    tier.offload(None).unwrap();
+    directory
+}
+
+/// All files below a directory.
+fn files_of(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_of(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn what_the_library_has_written_is_right_and_every_flipped_bit_is_named() {
+    for backend in [Backend::Bucket, Backend::File, Backend::Offset] {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = written(dir.path(), backend);
+        let verified = || {
+            let output = ssd("verify", &directory, &[]);
+            (output.status.code(), text(&output))
+        };
+        let (code, says) = verified();
+        assert_eq!(code, Some(0), "{}: {says}", backend.name());
+        assert!(says.contains("11 values are right") && says.contains("0 things are wrong"), "{says}");
+        let key = "second value of 200001";
+        // The header of its record comes before the list of its bucket; the value follows.
+        let found = files_of(&directory).into_iter().find_map(|path| {
+            let bytes = fs::read(&path).unwrap();
+            let at = bytes.windows(key.len()).position(|window| window == key.as_bytes())?;
+            (bytes.len() > at + 200_001).then_some((path, at))
+        });
+        let (file, at) = found.unwrap();
+        for (flipped, wrong) in [(true, "1 things are wrong"), (false, "0 things are wrong")] {
+            damage(&file, at + 100_000);
+            let (code, says) = verified();
+            assert_eq!(code, Some(i32::from(flipped)), "{}: {says}", backend.name());
+            assert!(says.contains(wrong) && says.contains(key) == flipped, "{}: {says}", backend.name());
+        }
+    }
+}
+
+/// What comes of a command that must not wait for anything.
+fn at_once(what: &str, dir: &Path) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nmc"));
+    command.args(["ssd", what]).arg(dir).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (mut child, began) = (command.spawn().unwrap(), Instant::now());
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > Duration::from_secs(20) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("nmc ssd {what} waits for ever");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), text(&output))
+}
+
+fn fifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[test]
+fn a_lock_that_is_no_file_is_refused_and_neither_followed_nor_waited_for() {
+    let elsewhere = tempfile::NamedTempFile::new().unwrap();
+    for odd in ["fifo", "link", "folder"] {
+        let dir = directory();
+        let lock = dir.path().join("LOCK");
+        fs::remove_file(&lock).unwrap();
+        match odd {
+            "fifo" => fifo(&lock),
+            "link" => std::os::unix::fs::symlink(elsewhere.path(), &lock).unwrap(),
+            _ => fs::create_dir(&lock).unwrap(),
+        }
+        for what in ["ls", "stat", "verify", "dump"] {
+            let (code, says) = at_once(what, dir.path());
+            assert_eq!(code, Some(1), "{odd} {what}: {says}");
+            assert!(says.contains("LOCK: it is not a regular file"), "{odd} {what}: {says}");
+        }
+        // One that is not there locks nothing.
+        if lock.is_dir() { fs::remove_dir(&lock) } else { fs::remove_file(&lock) }.unwrap();
+        assert_eq!(at_once("ls", dir.path()).0, Some(0));
+    }
+}
+
+#[test]
+fn what_is_called_like_a_journal_and_is_no_file_is_not_the_tiers() {
+    for folder in [false, true] {
+        let dir = directory();
+        let odd = dir.path().join("journal.7");
+        if folder {
+            fs::create_dir(&odd).unwrap()
+        } else {
+            fifo(&odd)
+        }
+        for what in ["ls", "stat", "verify", "dump"] {
+            let (code, says) = at_once(what, dir.path());
+            assert_eq!(code, Some(0), "{what}: {says}");
+            assert!(what != "stat" || says.contains("journal.7: not the tier's"), "{says}");
+        }
+    }
 }

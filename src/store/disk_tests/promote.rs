@@ -261,3 +261,20 @@ fn a_store_that_waits_for_its_tier_neither_stores_nor_says_that_something_is_mis
     refused(bed.store.get(b"none", slice(&mut [0; 4])).map(|_| ()));
     refused(bed.store.remove(b"k"));
 }
+
+#[test]
+fn what_is_removed_by_its_prefix_counts_once_while_it_comes_back_or_is_replaced() {
+    let bed = Bed::new();
+    let (store, removed) = (bed.store.share(), Arc::new(AtomicU64::new(0)));
+    let said = Arc::clone(&removed);
+    *bed.disk.then.lock() = Some(Box::new(move || said.store(store.remove_by_prefix(b"di").unwrap(), SeqCst)));
+    assert_eq!(promote(&bed.store, &[b"disk"]), [Err(NMC_ERR_NOT_FOUND)]);
+    assert_eq!(removed.load(SeqCst), 1);
+    let store = &bed.store;
+    put(store, b"memory", b"1");
+    let replaces = PutOptions { replace: true, ..PutOptions::DEFAULT };
+    let (plan, _) = store.open_for_write(b"memory", 1, &replaces).unwrap();
+    assert_eq!(store.remove_by_prefix(b"mem").unwrap(), 1);
+    assert_eq!(store.commit(&plan).unwrap_err().status, NMC_ERR_STALE);
+    assert_eq!(store.presence(b"memory").unwrap(), Presence::Absent);
+}

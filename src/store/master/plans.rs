@@ -2,6 +2,7 @@
 
 use super::make_room::Need;
 use super::*;
+use std::cell::Cell;
 
 impl Master {
     /// Makes room for an object and opens it for writing.
@@ -318,7 +319,7 @@ impl Master {
     }
 
     /// Removes objects of a namespace whose keys begin with `prefix`, looking at headers from `cursor` on. Gives how many
-    /// went and where to go on; `None` when all were looked at.
+    /// objects went and where to go on; `None` when all were looked at.
     pub fn remove_matching(&mut self, namespace: u32, prefix: &[u8], cursor: u32) -> Result<(u32, Option<u32>)> {
         let map = Arc::clone(&self.map);
         let view = map.view();
@@ -332,7 +333,13 @@ impl Master {
                 && view.object(index).is_some_and(|header| view.key_of(header).starts_with(prefix))
         };
         self.room_for_marks(4 * FLUSH as usize)?;
-        let removed = self.drop_those(view, from..to, matches);
+        // One that replaces another, or comes back from disk, goes as well, but it is not an object yet: the other one counts.
+        let begun = Cell::new(0);
+        let removed = self.drop_those(view, from..to, |master, index| {
+            let matches = matches(master, index);
+            begun.set(begun.get() + usize::from(matches && master.book(index).is_hidden()));
+            matches
+        });
         if removed > 0 {
             self.takes_away();
         }
@@ -340,7 +347,7 @@ impl Master {
             self.end_clean(self.batch[at]);
         }
         self.count_all();
-        Ok((u32::try_from(removed).unwrap_or(u32::MAX), Some(to).filter(|to| *to < all)))
+        Ok((u32::try_from(removed - begun.get()).unwrap_or(u32::MAX), Some(to).filter(|to| *to < all)))
     }
 
     /// Changes how an object is kept.

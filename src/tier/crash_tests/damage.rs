@@ -132,6 +132,30 @@ fn without_a_data_file_nothing_is_found_and_nothing_made() {
 }
 
 #[test]
+fn a_directory_that_cannot_be_made_for_want_of_space_leaves_nothing() {
+    for backend in BACKENDS {
+        let config = config(backend, false);
+        let mut failed = 0;
+        for at in 0.. {
+            let disk = SimDisk::new();
+            disk.fail_at(at, Fault::Enospc);
+            let opened = Directory::open(Arc::new(disk.clone()), &config, head, &mut |_, _| {});
+            if at >= disk.operations() {
+                break;
+            }
+            let Err(error) = opened else { continue };
+            assert_eq!(error.status, NMC_ERR_NO_SPACE, "{} {at}: {error}", backend.name());
+            let left: Vec<String> = disk.list().unwrap().into_iter().map(|file| file.name).collect();
+            assert!(left.is_empty(), "{} {at}: {left:?}", backend.name());
+            open(&disk, &config);
+            failed += 1;
+        }
+        // The journal and the head; and the one file.
+        assert!(failed >= if backend == Backend::Offset { 3 } else { 2 }, "{}: {failed}", backend.name());
+    }
+}
+
+#[test]
 fn one_file_becomes_larger_and_keeps_what_it_has_when_there_is_less_room() {
     let config = config(Backend::Offset, false);
     let disk = two_buckets(&config);

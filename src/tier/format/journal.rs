@@ -242,35 +242,83 @@ pub struct Replay {
     pub lost: u64,
 }
 
-/// Reads the bytes of a journal. `NMC_ERR_CORRUPT` names the first record that is not whole, if any whole one says that it was
+/// Reads a journal piece by piece. `NMC_ERR_CORRUPT` names the first record that is not whole, if any whole one says that it was
 /// durable. Reads on behind others that are not whole; ends where only zeros follow.
+pub struct Replayer {
+    tier_id: u64,
+    /// The next record.
+    number: u64,
+    durable: u64,
+    /// The first record that is not whole: nothing behind it may be called durable.
+    missing: Option<u64>,
+    replay: Replay,
+}
+
+impl Replayer {
+    /// At the beginning of a journal of this tier.
+    #[must_use]
+    pub fn new(tier_id: u64) -> Self {
+        let replay = Replay { entries: Vec::new(), next: 0, lost: 0 };
+        Self { tier_id, number: 0, durable: 0, missing: None, replay }
+    }
+
+    /// Takes in what comes next: whole records, but for the last piece.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<()> {
+        let from = self.number;
+        self.number += bytes.len().div_ceil(JOURNAL_RECORD) as u64;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if is_zero(bytes) {
+            // Space that was not used yet, of which there may be much.
+            self.missing = self.missing.or(Some(from));
+            return Ok(());
+        }
+        for (number, record) in (from..).zip(bytes.chunks(JOURNAL_RECORD)) {
+            let whole = is_whole(record, number, self.tier_id);
+            if whole {
+                let entry = decode_entry(record, number, self.tier_id);
+                memory::push(
+                    &mut self.replay.entries,
+                    (number, entry.map_err(|error| error.context(format!("record {number} of the journal")))?),
+                )?;
+                self.durable = u64_at(record, 16).max(self.durable);
+            } else {
+                self.missing = self.missing.or(Some(number));
+            }
+            if whole || !is_zero(record) {
+                self.replay.next = number + 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that are durable, as far as it was read.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// The journal is over.
+    pub fn finish(mut self) -> Result<Replay> {
+        let (missing, durable) = (self.missing.unwrap_or(self.replay.next), self.durable);
+        if missing < durable {
+            crate::bail!(
+                NMC_ERR_CORRUPT,
+                "record {missing} of the journal is damaged; the first {durable} were durable"
+            );
+        }
+        self.replay.lost = self.replay.next - self.replay.entries.len() as u64;
+        Ok(self.replay)
+    }
+}
+
+/// Reads the bytes of a whole journal.
+#[cfg(test)]
 pub fn replay(bytes: &[u8], tier_id: u64) -> Result<Replay> {
-    let mut replay = Replay { entries: Vec::new(), next: 0, lost: 0 };
-    let mut durable = 0;
-    // The first record that is not whole: nothing behind it may be called durable.
-    let mut missing = None;
-    for (number, record) in (0..).zip(bytes.chunks(JOURNAL_RECORD)) {
-        let whole = is_whole(record, number, tier_id);
-        if whole {
-            let entry = decode_entry(record, number, tier_id);
-            memory::push(
-                &mut replay.entries,
-                (number, entry.map_err(|error| error.context(format!("record {number} of the journal")))?),
-            )?;
-            durable = u64_at(record, 16).max(durable);
-        } else {
-            missing = missing.or(Some(number));
-        }
-        if whole || !is_zero(record) {
-            replay.next = number + 1;
-        }
-    }
-    let missing = missing.unwrap_or(replay.next);
-    if missing < durable {
-        crate::bail!(NMC_ERR_CORRUPT, "record {missing} of the journal is damaged; the first {durable} were durable");
-    }
-    replay.lost = replay.next - replay.entries.len() as u64;
-    Ok(replay)
+    let mut replayer = Replayer::new(tier_id);
+    replayer.read(bytes)?;
+    replayer.finish()
 }
 
 /// The file of a journal.

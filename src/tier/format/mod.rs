@@ -26,8 +26,8 @@ pub use bucket::{
 };
 pub use head::{Head, LOCK_NAME, SUPER_NAME};
 pub use journal::{
-    Entry, JOURNAL_RECORD, Replay, encode_entries, encode_entry, journal_name, journal_number, journal_temporary_name,
-    journal_temporary_number, replay,
+    Entry, JOURNAL_RECORD, Replay, Replayer, encode_entries, encode_entry, journal_name, journal_number,
+    journal_temporary_name, journal_temporary_number,
 };
 pub use record::{Header, Record, Shape, header_bytes};
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 use super::fields::{put, seal};
+use super::journal::replay;
 use super::*;
 use crate::base::crc;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_VERSION};
@@ -373,6 +374,10 @@ fn a_journal_reads_back() {
         // Written whole: every record says that all of them are durable, and none can be cut off unseen.
         let whole = encode_entries(0, count as u64, TIER, &entries).unwrap();
         assert_eq!(replay(&whole, TIER).unwrap().entries.len(), count);
+        // The same piece by piece.
+        let mut pieces = Replayer::new(TIER);
+        whole.chunks(3 * JOURNAL_RECORD).for_each(|piece| pieces.read(piece).unwrap());
+        assert_eq!(pieces.finish(), replay(&whole, TIER));
         if count > 1 {
             let cut = &whole[..whole.len() - JOURNAL_RECORD];
             assert_eq!(replay(cut, TIER).unwrap_err().status, NMC_ERR_CORRUPT);

@@ -6,12 +6,15 @@ use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
 use crate::layout::disk::{Busy, Entry, Fingerprint, Space, Spot};
+use crate::store::PLACE_SHIFT;
+use crate::store::backing::{DiskRecord, NextOnDisk, Wanted};
 use crate::store::disk::DiskMap;
+use crate::tier::format;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Bits of a cursor that are the number of a record.
-const RECORD_BITS: u32 = 28;
+const RECORD_BITS: u32 = PLACE_SHIFT;
 /// Footers that are kept: one for each who goes through the keys at the same time, and some for who asks for keys in the order of
 /// their entries, which is nearly that of their buckets.
 const KEPT: usize = 16;
@@ -43,6 +46,8 @@ struct Item {
     block: u64,
     space: Space,
     fingerprint: Fingerprint,
+    epoch: u64,
+    put: u64,
     value_bytes: u64,
     /// Where its key ends.
     key_end: usize,
@@ -50,7 +55,14 @@ struct Item {
 
 impl Lists {
     /// See `DiskReader::next`.
-    pub fn next(&self, files: &Files, map: &DiskMap, space: Space, cursor: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
+    pub fn next(
+        &self,
+        files: &Files,
+        map: &DiskMap,
+        space: Space,
+        cursor: u64,
+        wanted: &mut Wanted<'_>,
+    ) -> Result<NextOnDisk> {
         let (mut bucket, mut record) = (cursor >> RECORD_BITS, cursor & ((1 << RECORD_BITS) - 1));
         let mut listed = cursor == 0;
         if listed {
@@ -61,7 +73,7 @@ impl Lists {
             match buckets.get(buckets.partition_point(|number| *number < bucket)) {
                 Some(next) if *next == bucket => {}
                 Some(next) => (bucket, record) = (*next, 0),
-                None if listed => return Ok(None),
+                None if listed => return Ok((None, bucket << RECORD_BITS)),
                 // There may be new ones.
                 None => {
                     self.list(files)?;
@@ -70,9 +82,9 @@ impl Lists {
                 }
             }
             if let Some(footer) = self.footer(files, bucket)?
-                && let Some((key, bytes, record)) = footer.find(map, space, record)?
+                && let Some((key, bytes, record)) = footer.find(map, space, record, wanted)?
             {
-                return Ok(Some((key, bytes, (bucket << RECORD_BITS) + record + 1)));
+                return Ok((Some((key, bytes)), (bucket << RECORD_BITS) + record + 1));
             }
             (bucket, record) = (bucket + 1, 0);
         }
@@ -151,16 +163,20 @@ impl Footer {
         for item in tail.items(&list)? {
             let item = item?;
             memory::extend(&mut keys, item.key)?;
-            let (block, space, fingerprint) = (item.block, item.space, item.fingerprint);
-            let item = Item { block, space, fingerprint, value_bytes: item.value_bytes, key_end: keys.len() };
-            memory::push(&mut items, item)?;
+            let format::Item { block, space, fingerprint, epoch, put, value_bytes, .. } = item;
+            memory::push(&mut items, Item { block, space, fingerprint, epoch, put, value_bytes, key_end: keys.len() })?;
         }
         Ok(Self { bucket, items, keys })
     }
 
-    /// The first record from this one on that is of the namespace and that the index leads to: its key, the bytes of its value,
-    /// and its number.
-    fn find(&self, map: &DiskMap, space: Space, from: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
+    /// The first record from this one on that is of the namespace and wanted: its key, the bytes of its value, and its number.
+    fn find(
+        &self,
+        map: &DiskMap,
+        space: Space,
+        from: u64,
+        wanted: &mut Wanted<'_>,
+    ) -> Result<Option<(Vec<u8>, u64, u64)>> {
         let mut key_at = match from.checked_sub(1) {
             None => 0,
             Some(before) => self.item(before).map_or(self.keys.len(), |item| item.key_end),
@@ -175,7 +191,8 @@ impl Footer {
             let found = map.view().find(item.fingerprint);
             let busy = |Busy| Error::new(NMC_ERR_BUSY, "the index of the disk was rebuilt again and again");
             let spot = Spot { bucket: self.bucket, block: item.block };
-            if found.map_err(busy)?.is_some_and(|(_, _, entry)| entry.spot == spot) {
+            let there = found.map_err(busy)?.is_some_and(|(_, _, entry)| entry.spot == spot);
+            if wanted(&DiskRecord { key, epoch: item.epoch, put: item.put, there })? {
                 return Ok(Some((memory::copy(key)?, item.value_bytes, number)));
             }
         }

@@ -20,7 +20,7 @@ pub use record::check_record;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::layout::disk::Space;
-use crate::store::backing::{DiskEntry, DiskInfo, DiskRead, DiskReader, Target};
+use crate::store::backing::{DiskEntry, DiskInfo, DiskRead, DiskReader, NextOnDisk, Target, Wanted};
 use crate::store::copy::Pieces;
 use crate::store::disk::DiskMap;
 use crate::tier::config::Backend;
@@ -160,7 +160,7 @@ impl DiskReader for Reader {
         if self.is_still(map, entry) { found } else { Ok(None) }
     }
 
-    fn next(&self, map: &DiskMap, space: Space, cursor: u64) -> Result<Option<(Vec<u8>, u64, u64)>> {
-        self.lists.next(&self.files, map, space, cursor)
+    fn next(&self, map: &DiskMap, space: Space, cursor: u64, wanted: &mut Wanted<'_>) -> Result<NextOnDisk> {
+        self.lists.next(&self.files, map, space, cursor, wanted)
     }
 }

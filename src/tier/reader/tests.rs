@@ -892,10 +892,13 @@ fn a_header_tells_about_its_value() {
 fn every_key_that_lives_is_listed_once() {
     let tree = Tree::new();
     let reader = tree.reader(Options::default());
-    let list = |space: Space| {
+    let mut there = |record: &crate::store::backing::DiskRecord<'_>| Ok(record.there);
+    let mut list = |space: Space| {
         let (mut all, mut cursor) = (Vec::new(), 0);
-        while let Some((key, bytes, next)) = reader.next(&tree.map, space, cursor).unwrap() {
-            assert!(next > cursor);
+        loop {
+            let (found, next) = reader.next(&tree.map, space, cursor, &mut there).unwrap();
+            assert!(next > cursor || found.is_none() && next >= cursor);
+            let Some((key, bytes)) = found else { break };
             cursor = next;
             all.push((String::from_utf8(key).unwrap(), bytes));
         }
@@ -929,8 +932,9 @@ fn every_key_that_lives_is_listed_once() {
     assert_eq!(list(Space { generation: 6, ..SPACE }).0, []);
     assert_eq!(list(Space { number: 4, ..SPACE }).0, []);
     // Those that come later are found from the same cursor on.
-    let (_, _, middle) = reader.next(&tree.map, SPACE, 0).unwrap().unwrap();
-    assert!(reader.next(&tree.map, SPACE, last).unwrap().is_none());
+    let (_, middle) = reader.next(&tree.map, SPACE, 0, &mut |_| Ok(true)).unwrap();
+    // The end is behind the last bucket.
+    assert_eq!(reader.next(&tree.map, SPACE, last, &mut |_| Ok(true)).unwrap(), (None, 1 << 56));
     tree.fill(8, &[object(8, 1)]);
     assert_eq!(list(SPACE).0.len(), wanted.len() + 1);
     // One that goes is passed by, one that is damaged is told.
@@ -940,8 +944,8 @@ fn every_key_that_lives_is_listed_once() {
     flip(&tree, 7, std::fs::metadata(tree.path(7)).unwrap().len() - 5000);
     let mut cursor = middle;
     let error = loop {
-        match fresh.next(&tree.map, SPACE, cursor) {
-            Ok(found) => cursor = found.unwrap().2,
+        match fresh.next(&tree.map, SPACE, cursor, &mut |_| Ok(true)) {
+            Ok((_, next)) => cursor = next,
             Err(error) => break error,
         }
     };
@@ -1092,7 +1096,9 @@ fn keys_are_listed_whatever_their_values_lie_in() {
         let reader = tree.reader(Options::default());
         let list = |from: u64| {
             let (mut all, mut cursor) = (Vec::new(), from);
-            while let Some((key, _, next)) = reader.next(&tree.map, SPACE, cursor).unwrap() {
+            while let (Some((key, _)), next) =
+                reader.next(&tree.map, SPACE, cursor, &mut |record| Ok(record.there)).unwrap()
+            {
                 assert!(next > cursor);
                 cursor = next;
                 all.push(String::from_utf8(key).unwrap());
@@ -1117,9 +1123,9 @@ fn keys_are_listed_whatever_their_values_lie_in() {
         }
         let (all, last) = list(0);
         assert_eq!(all, wanted, "{}", backend.name());
-        assert!(reader.next(&tree.map, SPACE, last).unwrap().is_none());
+        assert!(reader.next(&tree.map, SPACE, last, &mut |_| Ok(true)).unwrap().0.is_none());
         // One that goes is passed by, though another one has its place; that one is found from the same cursor on.
-        let (_, _, first) = reader.next(&tree.map, SPACE, 0).unwrap().unwrap();
+        let (_, first) = reader.next(&tree.map, SPACE, 0, &mut |record| Ok(record.there)).unwrap();
         let gone: Vec<Spot> = spots[1].iter().map(|entry| entry.entry.spot).collect();
         spots[1].iter().for_each(|entry| tree.end(entry.index));
         tree.take_away(&gone);
@@ -1127,7 +1133,7 @@ fn keys_are_listed_whatever_their_values_lie_in() {
         let fresh = tree.reader(Options::default());
         let rest = |reader: &Reader| {
             let (mut all, mut cursor) = (0, first);
-            while let Some((_, _, next)) = reader.next(&tree.map, SPACE, cursor).unwrap() {
+            while let (Some(_), next) = reader.next(&tree.map, SPACE, cursor, &mut |record| Ok(record.there)).unwrap() {
                 (all, cursor) = (all + 1, next);
             }
             all
