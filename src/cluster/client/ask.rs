@@ -40,8 +40,7 @@ impl Asking {
         };
         match what {
             Ok(what) => cx.ask_master_for(0, patience, self.deadline, what),
-            // Without memory for it nobody is asked, and nobody answers.
-            Err(_) => return self.reply(Reply::Late, cx),
+            Err(error) => return self.reply(Reply::Failed(error.status), cx),
         }
         None
     }
@@ -59,6 +58,7 @@ impl Asking {
                 }
                 self.status = NMC_ERR_UNAVAILABLE;
             }
+            Reply::Failed(status) => return Some(Outcome::of(status)),
             Reply::Message(_) => self.status = NMC_ERR_UNAVAILABLE,
             _ => {}
         }

@@ -179,6 +179,8 @@ impl Getting {
                     _ => self.wait(NMC_ERR_UNAVAILABLE, cx),
                 }
             }
+            // Nothing of it is under way.
+            (Step::Finding | Step::Fetching(_), Reply::Failed(status)) => Some(Outcome::of(status)),
             (Step::Finding, _) => self.wait(NMC_ERR_UNAVAILABLE, cx),
             (Step::Fetching(replica), Reply::Message(Message::Fetched(fetched))) => {
                 self.fetched(number, replica, fetched, cx)

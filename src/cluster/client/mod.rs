@@ -160,6 +160,8 @@ pub enum Event {
     Tick,
     /// No answer to a request will come: its connection has ended.
     Lost(u64),
+    /// A request could not be sent, for a reason of this process.
+    Failed(u64, nmc_status_t),
     /// The bytes that follow an answer are all there, or will not come.
     Took(u64, bool),
     /// The bytes of a request that somebody else moves are all there, or the call's memory is not read any more: then some may still
@@ -328,6 +330,8 @@ enum Reply {
     Message(Message),
     /// None, in time.
     Late,
+    /// It could not be asked, for this reason.
+    Failed(nmc_status_t),
     /// The bytes are there, or will not come.
     Bytes(bool),
     /// None was sent.
@@ -558,6 +562,11 @@ impl Client {
             Event::Lost(number) => {
                 if let Some(request) = self.shared.requests.remove(number) {
                     self.late(number, request, now, to);
+                }
+            }
+            Event::Failed(number, status) => {
+                if let Some(request) = self.shared.requests.remove(number) {
+                    self.reply(number, request, Reply::Failed(status), now, to);
                 }
             }
             Event::Renewed(number) => self.renewed(number, now, to),

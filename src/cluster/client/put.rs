@@ -169,6 +169,7 @@ impl Putting {
                     let status = answer.status;
                     Some(Outcome { reply: Some(Box::new(answer.into())), ..Outcome::of(status) })
                 }
+                Reply::Failed(status) => Some(Outcome::of(status)),
                 _ => self.wait(Step::Waiting, NMC_ERR_UNAVAILABLE, cx),
             },
             (Step::Ending, MASTER) => match reply {
@@ -364,6 +365,7 @@ impl Putting {
                 self.ask(at, cx);
             }
             (State::Asked, Reply::Message(Message::Reserved(reserved))) => self.failed(at, reserved.status, cx),
+            (State::Asked, Reply::Failed(status)) => self.failed(at, status, cx),
             (State::Writing, Reply::Bytes(true)) if self.step == Step::Spreading => {
                 let put = self.started.map_or(crate::cluster::types::PutId(0), |started| started.put);
                 let until = deadline.min(cx.now + owner_ms);

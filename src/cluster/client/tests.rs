@@ -3,8 +3,8 @@
 use super::ReadOrder;
 use super::{Action, Call, Client, Config, Event, GetCall, Outcome, PutCall};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL,
-    NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
+    NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
 };
 use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Position, PutId};
 use crate::cluster::wire::*;
@@ -725,6 +725,23 @@ fn a_value_of_which_a_part_is_missing_does_not_hide_another_one_under_its_key() 
     // Not the other stub: it is one of the same parts.
     let (_, asked) = rig.sent().pop().unwrap();
     assert!(matches!(&asked, Message::Fetch(fetch) if !fetch.stub && fetch.name.node == NodeId(3)), "{asked:?}");
+}
+
+#[test]
+fn what_could_not_be_sent_for_want_of_memory_says_so_and_is_no_lack_of_answers() {
+    let mut rig = Rig::new(false);
+    let failed = |rig: &mut Rig| {
+        let (request, _) = rig.sent().pop().unwrap();
+        rig.on(Event::Failed(request, NMC_ERR_NO_MEMORY));
+        rig.done().map(|outcome| outcome.status)
+    };
+    rig.get(0);
+    assert_eq!(failed(&mut rig), Some(NMC_ERR_NO_MEMORY), "asking for its place");
+    rig.get(0);
+    rig.master_says(Found { term: 1, keys: vec![Listed { status: NMC_OK, replicas: vec![replica(1, 7)] }] });
+    assert_eq!(failed(&mut rig), Some(NMC_ERR_NO_MEMORY), "asking its owner");
+    rig.put(1);
+    assert_eq!(failed(&mut rig), Some(NMC_ERR_NO_MEMORY), "beginning a put");
 }
 
 #[test]

@@ -181,7 +181,8 @@ impl Net {
         Ok(peer)
     }
 
-    /// Says something. Nothing happens if the connection has ended; an error if that cannot be said in one message.
+    /// Says something. Nothing happens if the connection has ended; an error if that cannot be said in one message, or for want of memory,
+    /// with which the connection ends.
     pub fn send(&mut self, to: Peer, frame: &Frame) -> Result<()> {
         self.send_all(to, frame, None)
     }
@@ -209,7 +210,7 @@ impl Net {
             let kept = link.tickets().any(|of| Some(of) == ticket);
             self.close(to);
             self.heard.extend(ticket.filter(|_| !kept).map(Heard::Lost));
-            return Ok(());
+            return sent;
         }
         if !link.watched && !std::mem::replace(&mut link.dirty, true) {
             self.dirty.push(to.0);

@@ -3,6 +3,7 @@
 
 use super::{MOST_LARGE, Sent, State};
 use crate::base::memory;
+use crate::base::status::{NMC_ERR_CANCELLED, nmc_status_t};
 use crate::cluster::client::{Event, Memory};
 use crate::cluster::net::{Address, Spans};
 use crate::cluster::run::SMALL;
@@ -91,12 +92,16 @@ impl State {
         if length == 0 {
             return self.say(peer, &frame);
         }
-        let Some(running) = self.calls.get(&call) else { return self.unsaid(frame.request) };
+        let Some(running) = self.calls.get(&call) else { return self.unsaid(frame.request, NMC_ERR_CANCELLED) };
         let room = memory::reserve_map(&mut self.tickets, 1).and_then(|()| Spans::of(&running.spans));
-        let Ok(spans) = room else { return self.unsaid(frame.request) };
-        let spans = spans.behind(from.offset).up_to(length);
+        let spans = match room {
+            Ok(spans) => spans.behind(from.offset).up_to(length),
+            Err(error) => return self.unsaid(frame.request, error.status),
+        };
         if large.is_none() {
-            let _ = self.net.send_value(peer, &frame, spans, None);
+            if let Err(error) = self.net.send_value(peer, &frame, spans, None) {
+                self.unsaid(frame.request, error.status);
+            }
             return;
         }
         let ticket = self.number();
@@ -112,11 +117,11 @@ impl State {
         if request == 0 {
             return true;
         }
-        if memory::reserve_map(&mut self.requests, 1).is_err() {
+        if let Err(error) = memory::reserve_map(&mut self.requests, 1) {
             if sent.large.is_some() {
                 self.net.close(sent.peer);
             }
-            self.events.push_back(Event::Lost(request));
+            self.events.push_back(Event::Failed(request, error.status));
             return false;
         }
         self.requests.insert(request, sent);
@@ -125,14 +130,16 @@ impl State {
 
     /// What cannot be said in one message has no answer.
     pub(super) fn say(&mut self, peer: Peer, frame: &Frame) {
-        if self.net.send(peer, frame).is_err() && frame.request != 0 {
-            self.unsaid(frame.request);
+        if let Err(error) = self.net.send(peer, frame)
+            && frame.request != 0
+        {
+            self.unsaid(frame.request, error.status);
         }
     }
 
-    fn unsaid(&mut self, request: u64) {
+    fn unsaid(&mut self, request: u64, why: nmc_status_t) {
         self.drop_request(request);
-        self.events.push_back(Event::Lost(request));
+        self.events.push_back(Event::Failed(request, why));
     }
 
     pub(super) fn take(&mut self, request: u64, into: Memory, length: u64) {
