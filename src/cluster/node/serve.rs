@@ -88,7 +88,7 @@ impl<S: Storage> Agent<S> {
         if of_peer.clone().any(|(_, of)| of == request) {
             return Ok(());
         }
-        if of_peer.nth(MAX_SERVED).is_some() || self.coming.len() >= MAX_COMING {
+        if of_peer.nth(MAX_SERVED).is_some() {
             // Whoever does not take what it asked for holds no more of the store's pins.
             to.push(reply(refused(NMC_ERR_BUSY)));
             return Ok(());
@@ -113,6 +113,10 @@ impl<S: Storage> Agent<S> {
         };
         match pinned {
             Ok(Hold::Held(pinned)) => self.serve(from, request, fetch, pinned, now, to),
+            Ok(Hold::Coming(number)) if self.coming.len() >= MAX_COMING => {
+                self.storage.forget(number);
+                to.push(reply(refused(NMC_ERR_BUSY)));
+            }
             Ok(Hold::Coming(number)) => {
                 let until = now + if time_left > 0 { time_left } else { self.config.doubt_ms };
                 self.coming.push(Coming { number, to: from, request, fetch, until });
