@@ -5024,8 +5024,8 @@ nmc_status_t nmc_blocks_resize(struct nmc_blocks_t *blocks,
 #define NMC_EP_SEPARATE_Y 4
 
 /**
- * Let kernels that are launched with programmatic stream serialization be placed while a dispatch before them waits, or a combine
- * sums, although other processes share the device. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program
+ * Let kernels that are launched with programmatic stream serialization be placed while a dispatch before them waits, a combine
+ * sums, or a pack or a scatter ends, although other processes share the device. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program
  * itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group.
  * Without other processes on the device kernels are always placed early.
  */

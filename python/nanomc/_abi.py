@@ -359,7 +359,7 @@ EP_TRAP = 1
 EP_NO_LOAD = 2
 #: Give rows to return memory of their own. Without it y of nmc_ep_recv_buffers_t is its x: a row goes back from where it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
 EP_SEPARATE_Y = 4
-#: Let kernels that are launched with programmatic stream serialization be placed while a dispatch before them waits, or a combine sums, although other processes share the device. Faster, and needs half of the room: blocks 16 for 8 ranks on an H200. What the program itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group. Without other processes on the device kernels are always placed early.
+#: Let kernels that are launched with programmatic stream serialization be placed while a dispatch before them waits, a combine sums, or a pack or a scatter ends, although other processes share the device. Faster, and needs half of the room: blocks 16 for 8 ranks on an H200. What the program itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group. Without other processes on the device kernels are always placed early.
 EP_EARLY = 8
 #: Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of the system's, which are slow while several processes use the device. PTX promises this scope to threads of one program only; that it holds between processes, too, follows from the one L2 cache that they share and was tested, but nobody promises it (docs/ep.md). Has no effect if ranks are on several devices. Ranks of one process on one device always use it.
 EP_DEVICE_SCOPE = 16

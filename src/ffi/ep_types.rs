@@ -30,8 +30,8 @@ pub const NMC_EP_NO_LOAD: u32 = 2;
 /// Give rows to return memory of their own. Without it `y` of `nmc_ep_recv_buffers_t` is its `x`: a row goes back from
 /// where it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
 pub const NMC_EP_SEPARATE_Y: u32 = 4;
-/// Let kernels that are launched with programmatic stream serialization be placed while a dispatch before them waits, or a combine
-/// sums, although other processes share the device. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program
+/// Let kernels that are launched with programmatic stream serialization be placed while a dispatch before them waits, a combine
+/// sums, or a pack or a scatter ends, although other processes share the device. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program
 /// itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group.
 /// Without other processes on the device kernels are always placed early.
 pub const NMC_EP_EARLY: u32 = 8;
