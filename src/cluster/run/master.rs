@@ -88,7 +88,16 @@ impl Service {
         }
         let mailbox = Arc::new(Mailbox::new(&net)?);
         let handle = Handle(Arc::clone(&mailbox));
-        let running = Running { master, net, mailbox, recorder, inside: HashMap::new(), next: 0, actions: Vec::new() };
+        let running = Running {
+            began: now_ms(),
+            master,
+            net,
+            mailbox,
+            recorder,
+            inside: HashMap::new(),
+            next: 0,
+            actions: Vec::new(),
+        };
         let thread = service_thread::spawn(c"nmc-directory", None, move || running.run())?;
         Ok((Self { thread }, handle))
     }
@@ -99,7 +108,12 @@ impl Service {
     }
 }
 
+/// As long as a process runs no longer than this nothing that has come is old.
+const YOUNG_MS: Millis = 1_000;
+
 struct Running {
+    /// When it began to listen.
+    began: Millis,
     master: Master,
     net: Net,
     mailbox: Arc<Mailbox<Mail>>,
@@ -149,7 +163,7 @@ impl Running {
             let now = now_ms();
             match mail {
                 Mail::Event(event) => {
-                    if matches!(event, Event::Elected(_)) {
+                    if matches!(event, Event::Elected(_)) && now > self.began + YOUNG_MS {
                         // What came before this was not for a leader, and may be old: of a node's former life, if this process slept. All ask again.
                         self.net.close_all();
                     }
