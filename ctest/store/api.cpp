@@ -656,9 +656,14 @@ void looking() {
     ++short_ones;
   }
   CHECK(short_ones == 2);
-  for (const uint64_t end : {uint64_t{UINT32_MAX}, uint64_t{UINT32_MAX} + 1, UINT64_MAX}) {
-    cursor = end;
-    GIVES(nmc_store_next(store, &cursor, key.data(), key.size(), &len, &bytes), NMC_ERR_NOT_FOUND);
+  // Wherever a cursor points that no call gave, it leads to objects or to the end.
+  for (const uint64_t made_up : {uint64_t{UINT32_MAX}, uint64_t{UINT32_MAX} + 1, uint64_t{1} << 62, (uint64_t{1} << 63) + 7, UINT64_MAX - 1, UINT64_MAX}) {
+    cursor = made_up;
+    for (size_t steps = 0; steps <= want.size(); ++steps) {
+      status = nmc_store_next(store, &cursor, key.data(), key.size(), &len, &bytes);
+      if (status != NMC_OK) break;
+    }
+    GIVES(status, NMC_ERR_NOT_FOUND);
   }
 
   promise("states_prefixes_and_removal_by_prefix");

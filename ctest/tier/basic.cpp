@@ -228,7 +228,7 @@ void on_disk_only() {
   GIVES(nmc_store_open_for_write(store, key, 8, nullptr, &plan), NMC_ERR_EXISTS);
   CHECK(get(store, "key") == value_of(1, 5000));
 
-  promise("going_through_the_objects_comes_to_those_on_disk_after_those_in_memory");
+  promise("going_through_the_objects_comes_to_those_in_memory_after_those_on_disk");
   OK(put(store, "in memory", "value"));
   std::vector<std::string> seen;
   uint64_t cursor = 0, size = 0;
@@ -242,7 +242,7 @@ void on_disk_only() {
     CHECK(size == (seen.back() == "in memory" ? 5 : 5000));
   }
   REQUIRE(seen.size() == 3);
-  CHECK(seen[0] == "in memory");
+  CHECK(seen[2] == "in memory");
   std::sort(seen.begin(), seen.end());
   CHECK(seen == (std::vector<std::string>{"in memory", "key", "plain"}));
 }
