@@ -154,7 +154,8 @@ impl Leader {
             })
         };
         let places = memory::collect(chosen.iter().filter_map(place))?;
-        let goes_to = chosen.iter().take(copies as usize).map(|at| (candidates[*at].node, candidates[*at].segment));
+        let counted = if part.is_some() { copies as usize } else { 0 };
+        let goes_to = chosen.iter().take(counted).map(|at| (candidates[*at].node, candidates[*at].segment));
         let goes_to: Vec<(u16, u32)> = memory::collect(goes_to)?;
         if part.is_none() {
             self.chance = chance;

@@ -329,7 +329,7 @@ impl<S: Storage> Agent<S> {
             Event::Received(put, whole) => self.received(put, whole, now, to),
             Event::Sent(pin, whole) => self.sent(pin, whole, now, to),
             Event::Unsent(pin) => self.unsent(pin, now, to),
-            Event::Closed(peer) => self.forget_coming(|coming| coming.is_for(peer)),
+            Event::Closed(peer) => self.forget_coming(peer),
             Event::Keep(key, from) => self.keep(key, from, to),
             Event::Described(key, from, metadata, retain) => self.described(key, from, &metadata, retain, now, to),
             Event::Filled(ticket, whole) => self.filled(ticket, whole, now),

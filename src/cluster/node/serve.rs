@@ -32,12 +32,6 @@ pub(super) struct Coming {
     until: Millis,
 }
 
-impl Coming {
-    pub(super) fn is_for(&self, peer: Peer) -> bool {
-        self.to == peer
-    }
-}
-
 /// A value that is on its way.
 #[derive(Debug)]
 pub(super) struct Serving {
@@ -158,10 +152,10 @@ impl<S: Storage> Agent<S> {
         }
     }
 
-    /// Nobody waits for these any more.
-    pub(super) fn forget_coming(&mut self, which: impl Fn(&Coming) -> bool) {
+    /// A connection has ended: nobody waits for what comes for it.
+    pub(super) fn forget_coming(&mut self, peer: Peer) {
         let Self { coming, storage, .. } = self;
-        coming.extract_if(.., |coming| which(coming)).for_each(|coming| storage.forget(coming.number));
+        coming.extract_if(.., |coming| coming.to == peer).for_each(|coming| storage.forget(coming.number));
     }
 
     fn serve(&mut self, from: Peer, request: u64, fetch: Fetch, pinned: Pinned, now: Millis, to: &mut Vec<Action>) {
