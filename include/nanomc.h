@@ -2766,13 +2766,13 @@ typedef struct nmc_client_config_t {
    */
   struct nmc_slice_t protocol;
   /**
-   * Names of network devices that NIXL uses, with commas between; empty for all. Without a token it uses the loopback device alone. Not used with `tcp`.
+   * Names of network devices that NIXL uses, with commas between; empty for all. With neither a token nor certificates it uses the loopback device alone. Not used with `tcp`.
    */
   struct nmc_slice_t device_names;
   /**
-   * What masters, nodes and clients of the cluster know, and nobody else does. Without it everything must be on the loopback device, or
-   * `nmc_client_open` returns `NMC_ERR_PERMISSION`; with another than the masters know, so does every call. It is sent as it is: the
-   * network must be trusted.
+   * What masters, nodes and clients of the cluster know, and nobody else does. Without it, and without certificates, everything must be on the loopback
+   * device, or `nmc_client_open` returns `NMC_ERR_PERMISSION`; with another than the masters know, so does every call. Without certificates it
+   * is sent as it is: the network must be trusted.
    */
   struct nmc_slice_t token;
   /**
@@ -2798,6 +2798,16 @@ typedef struct nmc_client_config_t {
    * side by side; 0 for never, and not less than 64 KiB. Whoever reads needs nothing for it. A value of which one part is lost is lost.
    */
   uint64_t stripe_bytes;
+  /**
+   * File (PEM) with the certificate of this program, and those between it and the authority's. With it all connections but those to `unix:` are
+   * encrypted (TLS 1.3), and each end wants a certificate of the other that one in `tls_ca` has signed, whatever name is in it; then no token is
+   * needed to leave the loopback device. All three files or none. What NIXL moves is not encrypted.
+   */
+  struct nmc_slice_t tls_cert;
+  /** File (PEM) with the key of `tls_cert`. */
+  struct nmc_slice_t tls_key;
+  /** File (PEM) with the certificates of the authority: whoever has one that it has signed may do everything. */
+  struct nmc_slice_t tls_ca;
 } nmc_client_config_t;
 
 /** What an nmc_client_config_t starts from. */
@@ -2819,7 +2829,10 @@ typedef struct nmc_client_config_t {
     /* rdma_bytes */ 0, \
     /* read_order */ NMC_READ_NEAR, \
     /* reserved_order */ 0, \
-    /* stripe_bytes */ 0 \
+    /* stripe_bytes */ 0, \
+    /* tls_cert */ {NULL, 0}, \
+    /* tls_key */ {NULL, 0}, \
+    /* tls_ca */ {NULL, 0} \
   }
 
 /** Where a copy must be. */
@@ -3001,7 +3014,7 @@ typedef void (*nmc_release_fn)(void *user);
  * All functions that take it may be called from any thread at the same time; closing waits for those that are under way. Every call
  * returns at most 2 s after the time that the client's config gives it. What is submitted and not waited for has the same time. Values are
  * host memory. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
- * master `NMC_ERR_PERMISSION` (the token is another) and `NMC_ERR_VERSION` (masters and client speak different versions).
+ * master `NMC_ERR_PERMISSION` (the token is another, or a certificate is not of the authority) and `NMC_ERR_VERSION` (masters and client speak different versions).
  */
 typedef struct nmc_client_t nmc_client_t;
 
@@ -3026,7 +3039,7 @@ nmc_status_t nmc_client_set_placement(struct nmc_client_t *client,
  * Opens a client and puts a handle into `*out_client`. Nobody is contacted yet, but names of machines are looked up.
  *
  * Thread-safe. Not graph-safe. Closed with `nmc_client_close`. Statuses: `NMC_ERR_INVALID_ARG` (the config; the message names what),
- * `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (no token, and not everything is on the loopback device),
+ * `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (neither token nor certificates, and not everything is on the loopback device),
  * `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
  */
 nmc_status_t nmc_client_open(const struct nmc_client_config_t *config,

@@ -122,11 +122,13 @@ int main(int argc, char** argv) {
   skip_without_join();
   const int rounds = argc > 1 ? atoi(argv[1]) : 5;
   const uint64_t seed = argc > 2 ? strtoull(argv[2], nullptr, 10) : 1;
+  const std::string way = argc > 3 ? argv[3] : "";
+  if (way == "tls") secure();
   shared = shared_between_processes<Shared>();
   promise("what_is_acknowledged_is_found_what_is_removed_stays_away_and_every_call_returns");
   printf("%d rounds, seed %" PRIu64 "\n", rounds, seed);
   {
-    Test test(seed, argc > 3 ? argv[3] : "");
+    Test test(seed, way == "tls" ? "" : way);
     stay_calm(1.5, test.broken);
     for (int round = 0; round < rounds && shared->violations == 0; ++round) {
       test.fault();

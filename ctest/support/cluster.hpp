@@ -22,6 +22,27 @@ inline void stop_child(pid_t pid) {
   REQUIRE(::waitpid(pid, nullptr, WUNTRACED) == pid);
 }
 
+// Where the certificates of this test are; empty where connections are not encrypted. From secure() on, masters and clients have them.
+inline std::string certificates;
+
+// Makes a new authority and a certificate for all, as docs/cluster.md says.
+inline void secure() {
+  // Never destroyed, so that no child removes it; it goes with the test.
+  const Place& place = *new Place;
+  const std::string make =
+      "cd " + place.dir +
+      " && exec 2>/dev/null && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test -keyout ca.key -out ca.pem"
+      " && openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=all -keyout all.key -out all.csr"
+      " && printf 'extendedKeyUsage=serverAuth,clientAuth\\nsubjectAltName=DNS:all\\n' > all.ext"
+      " && openssl x509 -req -days 1 -in all.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile all.ext -out all.pem";
+  if (system("command -v openssl > /dev/null") != 0) {
+    printf("skipped: openssl is not there\n");
+    exit(77);
+  }
+  REQUIRE(system(make.c_str()) == 0);
+  certificates = place.dir;
+}
+
 // nanomc-master with a directory of its own, at a port of the kernel's choice that it keeps when it is started again. At another
 // address than 127.0.0.1 it is where `enter` brings its process.
 class Master {
@@ -52,6 +73,10 @@ class Master {
     const bool elected = std::find(flags_.begin(), flags_.end(), "--etcd") != flags_.end();
     if (!elected) words.insert(words.end(), {"--state", place_.dir + "/state"});
     words.insert(words.end(), flags_.begin(), flags_.end());
+    if (!certificates.empty()) {
+      const std::string all = certificates + "/all";
+      words.insert(words.end(), {"--tls_cert", all + ".pem", "--tls_key", all + ".key", "--tls_ca", certificates + "/ca.pem"});
+    }
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -132,6 +157,12 @@ struct OpenClient {
     config.timeout_ms = timeout_ms;
     config.flags = flags;
     config.token = {token.data(), token.size()};
+    const std::string cert = certificates + "/all.pem", key = certificates + "/all.key", ca = certificates + "/ca.pem";
+    if (!certificates.empty()) {
+      config.tls_cert = {cert.data(), cert.size()};
+      config.tls_key = {key.data(), key.size()};
+      config.tls_ca = {ca.data(), ca.size()};
+    }
     REQUIRE(OK(nmc_client_open(&config, &client)));
   }
   ~OpenClient() { close(); }

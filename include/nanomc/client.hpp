@@ -52,8 +52,12 @@ class ClientConfig {
   /// With `rdma`: values of so many bytes and more are moved by NIXL.
   ClientConfig& rdma_bytes(uint64_t value) { return c_.rdma_bytes = value, *this; }
   ClientConfig& device_names(std::string value) { return device_names_ = std::move(value), *this; }
-  /// What all programs of the cluster know. Without it everything stays on the loopback device.
+  /// What all programs of the cluster know. Without it, or certificates, everything stays on the loopback device.
   ClientConfig& token(std::string value) { return token_ = std::move(value), *this; }
+  /// Files (PEM) with the certificate of this program, its key, and the certificates of the authority that has signed those of the others.
+  ClientConfig& tls(std::string cert, std::string key, std::string ca) {
+    return tls_cert_ = std::move(cert), tls_key_ = std::move(key), tls_ca_ = std::move(ca), *this;
+  }
   ClientConfig& namespace_name(std::string value) { return namespace_name_ = std::move(value), *this; }
   /// How long a call may take; `default_timeout` is 5 s here.
   ClientConfig& timeout(std::chrono::milliseconds value) { return c_.timeout_ms = value.count(), *this; }
@@ -82,12 +86,16 @@ class ClientConfig {
     c.device_names = slice(device_names_);
     c.token = slice(token_);
     c.namespace_name = slice(namespace_name_);
+    c.tls_cert = slice(tls_cert_);
+    c.tls_key = slice(tls_key_);
+    c.tls_ca = slice(tls_ca_);
     return c;
   }
 
  private:
   ClientConfig& flag(uint32_t bit, bool wanted) { return c_.flags = wanted ? c_.flags | bit : c_.flags & ~bit, *this; }
   std::string local_hostname_, master_server_, metadata_server_, protocol_, device_names_, token_, namespace_name_;
+  std::string tls_cert_, tls_key_, tls_ca_;
   nmc_client_config_t c_ = NMC_CLIENT_CONFIG_INIT;
 };
 

@@ -121,15 +121,17 @@ class Client:
                  device_names: str = "", token: Union[str, bytes] = b"", namespace: Key = b"", timeout_ms: int = -1,
                  cache_keys: int = -1, keep_copies: bool = False, thread: bool = False,
                  expire_ms: Optional[int] = None, read_order: int = _abi.READ_NEAR, rdma_bytes: int = 0,
-                 stripe_bytes: int = 0) -> None:
+                 stripe_bytes: int = 0, tls_cert: str = "", tls_key: str = "", tls_ca: str = "") -> None:
         """With `expire_ms`, a value that this client has read goes so long after that (-1 is 1 s). `read_order` is READ_NEAR, READ_MEMORY
-        or READ_SPREAD. Values of more than `stripe_bytes` are put in parts, on different segments."""
+        or READ_SPREAD. Values of more than `stripe_bytes` are put in parts, on different segments. With the three files (PEM) of
+        `tls_*` connections are encrypted, and both ends show certificates that `tls_ca` has signed."""
         expire = expire_ms is not None
         config = struct("nmc_client_config_t", timeout_ms=timeout_ms, cache_keys=cache_keys, read_order=read_order,
                         rdma_bytes=rdma_bytes, stripe_bytes=stripe_bytes, expire_ms=-1 if expire_ms is None else expire_ms,
                         flags=keep_copies * _abi.CLIENT_KEEP_COPIES | thread * _abi.CLIENT_THREAD | expire * _abi.CLIENT_EXPIRE)
         texts = {"master_server": master_server, "local_hostname": local_hostname, "metadata_server": metadata_server,
-                 "protocol": protocol, "device_names": device_names, "token": token, "namespace_name": namespace}
+                 "protocol": protocol, "device_names": device_names, "token": token, "namespace_name": namespace,
+                 "tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca}
         keep = []
         for name, text in texts.items():
             keep.append(key_bytes(text))

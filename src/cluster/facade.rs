@@ -8,6 +8,7 @@ pub use peers::Scope;
 pub use placement::{Placement, Placing};
 
 use super::client::{self, Call, GetCall, Outcome, PutCall};
+use super::net::secure::{Files, Identity};
 use super::net::{Address, Limits, Listener, Span, now_ms};
 use super::nixl::Settings;
 use super::node::{self, Memory, NodeStore, Offer};
@@ -65,8 +66,10 @@ pub struct Config {
     pub host: String,
     /// Addresses of the masters.
     pub masters: Vec<String>,
-    /// What whoever connects must know; empty for nothing. Without it everything stays on this machine.
+    /// What whoever connects must know; empty for nothing. Without it and without certificates everything stays on this machine.
     pub token: String,
+    /// With which certificate it speaks TLS; none for not at all.
+    pub tls: Option<Files>,
     /// Namespace of the keys.
     pub space: Vec<u8>,
     /// How long a call may take.
@@ -99,6 +102,7 @@ impl Default for Config {
             host: "127.0.0.1".into(),
             masters: Vec::new(),
             token: String::new(),
+            tls: None,
             space: Vec::new(),
             patience: Duration::from_secs(5),
             cache: 1 << 16,
@@ -112,6 +116,13 @@ impl Default for Config {
             devices: String::new(),
             unfenced: false,
         }
+    }
+}
+
+impl Config {
+    /// Whether anybody may come who can connect.
+    fn is_open(&self) -> bool {
+        self.token.is_empty() && self.tls.is_none()
     }
 }
 
@@ -201,6 +212,7 @@ pub struct Cluster {
     masters: Vec<Address>,
     /// The address of this machine, by which others reach it.
     host: SocketAddr,
+    tls: Option<Arc<Identity>>,
     calls: Arc<Calls>,
     nodes: RwLock<Vec<Local>>,
     placements: Placements,
@@ -219,10 +231,10 @@ impl Cluster {
         let Address::Tcp(host) = Address::resolve(&config.host, Some(0))? else {
             crate::bail!(NMC_ERR_INVALID_ARG, "\"{}\" is no name or address of a machine", config.host);
         };
-        if config.token.is_empty() && (!host.ip().is_loopback() || masters.iter().any(|m| !m.is_local())) {
+        if config.is_open() && (!host.ip().is_loopback() || masters.iter().any(|m| !m.is_local())) {
             crate::bail!(
                 NMC_ERR_PERMISSION,
-                "without a token a cluster stays on one machine: {} or a master is not on the loopback device",
+                "without a token or certificates a cluster stays on one machine: {} or a master is not on the loopback device",
                 host.ip()
             );
         }
@@ -243,16 +255,17 @@ impl Cluster {
             seed: random_u64()?,
         };
         let mover = Self::mover(&config, &host, CLIENT_DRAIN);
-        let service = Service::moving(core, &masters, Self::limits(&config), mover)?;
+        let tls = config.tls.as_ref().map(Identity::load).transpose()?;
+        let service = Service::moving(core, &masters, Self::limits(&config, tls.as_ref()), mover)?;
         let calls = Calls::new(service, config.thread);
         let (nodes, told) = (RwLock::new(Vec::new()), Mutex::new(Told::default()));
         let placements = Placements::default();
-        Ok(Self { config, masters, host, calls, nodes, placements, told, cancelled: AtomicBool::new(false) })
+        Ok(Self { config, masters, host, tls, calls, nodes, placements, told, cancelled: AtomicBool::new(false) })
     }
 
-    /// How NIXL is set up, if it is wanted: without a token nothing leaves this machine.
+    /// How NIXL is set up, if it is wanted: where anybody may come nothing leaves this machine.
     fn mover(config: &Config, host: &SocketAddr, drain: Duration) -> Option<Settings> {
-        let loopback = config.token.is_empty() || host.ip().is_loopback();
+        let loopback = config.is_open() || host.ip().is_loopback();
         config.rdma.then(|| Settings { loopback, devices: config.devices.clone(), drain, unfenced: config.unfenced })
     }
 
@@ -272,8 +285,8 @@ impl Cluster {
         self.calls.service.unregister(first)
     }
 
-    fn limits(config: &Config) -> Limits {
-        Limits { token: config.token.clone(), ..Limits::default() }
+    fn limits(config: &Config, tls: Option<&Arc<Identity>>) -> Limits {
+        Limits { token: config.token.clone(), tls: tls.cloned(), ..Limits::default() }
     }
 
     /// Makes a node of a store: others put to it and read from it, what it has is announced. Gives its name, which is that of its
@@ -319,7 +332,8 @@ impl Cluster {
             stuck_ms: 5_000,
             rest_ms: (15_000, 600_000),
         };
-        let (limits, mover) = (Self::limits(&self.config), Self::mover(&self.config, &self.host, NODE_DRAIN));
+        let (limits, mover) =
+            (Self::limits(&self.config, self.tls.as_ref()), Self::mover(&self.config, &self.host, NODE_DRAIN));
         let agent = agent::Service::start(config, &self.masters, storage, listener, limits, mover)?;
         let joined = agent.handle().sync(deadline.left(), &self.cancelled);
         if joined != NMC_OK {

@@ -37,7 +37,7 @@ const MAX_NAME: usize = 255;
 /// All functions that take it may be called from any thread at the same time; closing waits for those that are under way. Every call
 /// returns at most 2 s after the time that the client's config gives it. What is submitted and not waited for has the same time. Values are
 /// host memory. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
-/// master `NMC_ERR_PERMISSION` (the token is another) and `NMC_ERR_VERSION` (masters and client speak different versions).
+/// master `NMC_ERR_PERMISSION` (the token is another, or a certificate is not of the authority) and `NMC_ERR_VERSION` (masters and client speak different versions).
 pub struct nmc_client_t {
     _opaque: [u8; 0],
 }
@@ -90,7 +90,7 @@ unsafe fn some_name<'a>(name: nmc_slice_t) -> Result<&'a str> {
 /// Opens a client and puts a handle into `*out_client`. Nobody is contacted yet, but names of machines are looked up.
 ///
 /// Thread-safe. Not graph-safe. Closed with `nmc_client_close`. Statuses: `NMC_ERR_INVALID_ARG` (the config; the message names what),
-/// `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (no token, and not everything is on the loopback device),
+/// `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (neither token nor certificates, and not everything is on the loopback device),
 /// `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_open(

@@ -8,6 +8,7 @@ use crate::base::error::Result;
 use crate::base::memory;
 use crate::cluster::client::ReadOrder;
 use crate::cluster::facade::{Config, MASTER_PORT, PutOptions, RDMA_FROM};
+use crate::cluster::net::secure::Files;
 use crate::cluster::node::real::retain_code;
 use crate::cluster::types::Media;
 use crate::cluster::wire::{Location, Replicate};
@@ -88,11 +89,11 @@ pub struct nmc_client_config_t {
     /// both have it; all else goes by tcp. Where NIXL is not installed a line in the log says so; docs/cluster.md says how it is
     /// found.
     pub protocol: nmc_slice_t,
-    /// Names of network devices that NIXL uses, with commas between; empty for all. Without a token it uses the loopback device alone. Not used with `tcp`.
+    /// Names of network devices that NIXL uses, with commas between; empty for all. With neither a token nor certificates it uses the loopback device alone. Not used with `tcp`.
     pub device_names: nmc_slice_t,
-    /// What masters, nodes and clients of the cluster know, and nobody else does. Without it everything must be on the loopback device, or
-    /// `nmc_client_open` returns `NMC_ERR_PERMISSION`; with another than the masters know, so does every call. It is sent as it is: the
-    /// network must be trusted.
+    /// What masters, nodes and clients of the cluster know, and nobody else does. Without it, and without certificates, everything must be on the loopback
+    /// device, or `nmc_client_open` returns `NMC_ERR_PERMISSION`; with another than the masters know, so does every call. Without certificates it
+    /// is sent as it is: the network must be trusted.
     pub token: nmc_slice_t,
     /// Namespace of the client's keys: empty, or 1 to 64 bytes. It is the namespace of that name in the stores of the nodes.
     pub namespace_name: nmc_slice_t,
@@ -113,6 +114,14 @@ pub struct nmc_client_config_t {
     /// Values of more bytes are put in parts of about as many, at most 4,096 of them, which are on different segments where there are enough and move
     /// side by side; 0 for never, and not less than 64 KiB. Whoever reads needs nothing for it. A value of which one part is lost is lost.
     pub stripe_bytes: u64,
+    /// File (PEM) with the certificate of this program, and those between it and the authority's. With it all connections but those to `unix:` are
+    /// encrypted (TLS 1.3), and each end wants a certificate of the other that one in `tls_ca` has signed, whatever name is in it; then no token is
+    /// needed to leave the loopback device. All three files or none. What NIXL moves is not encrypted.
+    pub tls_cert: nmc_slice_t,
+    /// File (PEM) with the key of `tls_cert`.
+    pub tls_key: nmc_slice_t,
+    /// File (PEM) with the certificates of the authority: whoever has one that it has signed may do everything.
+    pub tls_ca: nmc_slice_t,
 }
 
 // SAFETY: repr(C), integers and pointers only, no padding.
@@ -137,6 +146,9 @@ unsafe impl Versioned for nmc_client_config_t {
             read_order: NMC_READ_NEAR,
             reserved_order: 0,
             stripe_bytes: 0,
+            tls_cert: nmc_slice_t { ptr: std::ptr::null(), len: 0 },
+            tls_key: nmc_slice_t { ptr: std::ptr::null(), len: 0 },
+            tls_ca: nmc_slice_t { ptr: std::ptr::null(), len: 0 },
         }
     }
 }
@@ -300,6 +312,22 @@ fn check_metadata(text: &str) -> Result<()> {
 }
 
 /// # Safety
+/// The config is one as the C contract says.
+unsafe fn tls_of(c: &nmc_client_config_t) -> Result<Option<Files>> {
+    // SAFETY: forwarded from the caller.
+    let texts =
+        unsafe { [text_of(c.tls_cert, "tls_cert")?, text_of(c.tls_key, "tls_key")?, text_of(c.tls_ca, "tls_ca")?] };
+    if texts.iter().all(String::is_empty) {
+        return Ok(None);
+    }
+    if texts.iter().any(String::is_empty) {
+        crate::bail!(NMC_ERR_INVALID_ARG, "tls_cert, tls_key and tls_ca are needed together, and one of them is empty");
+    }
+    let [cert, key, ca] = texts.map(Into::into);
+    Ok(Some(Files { cert, key, ca }))
+}
+
+/// # Safety
 /// `ptr` is NULL or a config as the C contract says.
 pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Config> {
     // SAFETY: forwarded from the caller.
@@ -318,6 +346,8 @@ pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Con
             text_of(c.token, "token")?,
         )
     };
+    // SAFETY: as above.
+    let tls = unsafe { tls_of(&c) }?;
     // SAFETY: as above.
     let space = unsafe { bytes_of(c.namespace_name, "namespace_name", crate::layout::store::MAX_NAMESPACE_NAME) }?;
     check_metadata(&metadata)?;
@@ -361,6 +391,7 @@ pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Con
         host: if host.is_empty() { default.host } else { host },
         masters: masters.split(',').map(|master| master.trim().to_string()).collect(),
         token,
+        tls,
         space: memory::copy(space)?,
         patience,
         cache,

@@ -5,7 +5,6 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use std::sync::Arc;
 use subtle::ConstantTimeEq as _;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
@@ -36,16 +35,16 @@ impl Token {
 }
 
 /// What makes TLS of the connections of gRPC clients.
-pub fn acceptor(tls: &Tls) -> Result<TlsAcceptor, Failure> {
+pub fn certificates(tls: &Tls) -> Result<Arc<ServerConfig>, Failure> {
     let failed = |path: &std::path::Path, e: &dyn std::fmt::Display| {
         Failure::new(format!("{} can not be used for TLS: {e}", path.display()))
     };
-    let certificates = |path: &std::path::Path| {
+    let read = |path: &std::path::Path| {
         let list = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let list = list.map_err(|e| failed(path, &e))?;
         if list.is_empty() { Err(failed(path, &"it holds no certificate")) } else { Ok(list) }
     };
-    let chain = certificates(&tls.cert)?;
+    let chain = read(&tls.cert)?;
     let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|e| failed(&tls.key, &e))?;
     let provider = Arc::new(crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -55,7 +54,7 @@ pub fn acceptor(tls: &Tls) -> Result<TlsAcceptor, Failure> {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
-            for certificate in certificates(path)? {
+            for certificate in read(path)? {
                 roots.add(certificate).map_err(|e| failed(path, &e))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
@@ -64,7 +63,7 @@ pub fn acceptor(tls: &Tls) -> Result<TlsAcceptor, Failure> {
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|e| failed(&tls.cert, &e))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok(Arc::new(config))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! help is that table. Whatever is not understood is refused with exit code 2, the value, and where it came from.
 
 use nanomc::cluster::directory::{Config, Strategy};
+use nanomc::cluster::net::secure::Files;
 use nanomc::cluster::run::Address;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -107,10 +108,14 @@ const SECTIONS: &[(&str, &[Opt])] = &[
             opt(
                 "tls_cert",
                 "FILE",
-                "certificate chain (PEM) for gRPC, with tls_key; framed connections then need --listen",
+                "certificate chain (PEM), with tls_key; without tls_ca for gRPC alone, and framed connections need --listen",
             ),
             opt("tls_key", "FILE", "key (PEM) of that"),
-            opt("tls_ca", "FILE", "certificates (PEM) that clients' must be signed by"),
+            opt(
+                "tls_ca",
+                "FILE",
+                "certificates (PEM) that those of clients and nodes must be signed by; framed connections speak TLS then",
+            ),
         ],
     ),
     ("Other", &[opt("config", "FILE", "file with lines `name = value`; names as here, # begins a comment")]),
@@ -157,6 +162,15 @@ pub struct Tls {
     pub ca: Option<PathBuf>,
 }
 
+impl Tls {
+    /// What framed connections need; nothing if they do not speak TLS.
+    #[must_use]
+    pub fn files(&self) -> Option<Files> {
+        let (cert, key) = (self.cert.clone(), self.key.clone());
+        self.ca.clone().map(|ca| Files { cert, key, ca })
+    }
+}
+
 /// How etcd is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Etcd {
@@ -195,7 +209,7 @@ pub struct Options {
     pub advertise: Option<String>,
     /// What everybody must give.
     pub token: Option<String>,
-    /// TLS for gRPC.
+    /// TLS for gRPC, and for frames with the authority's certificates.
     pub tls: Option<Tls>,
 }
 
@@ -381,8 +395,8 @@ impl Given {
         if !options.address.ip().is_loopback() && options.token.is_none() && !certificates {
             return refuse("host", "--token_file, or --tls_cert, --tls_key and --tls_ca");
         }
-        if options.listen.iter().any(|address| !address.is_local()) && options.token.is_none() {
-            return refuse("listen", "--token_file");
+        if options.listen.iter().any(|address| !address.is_local()) && options.token.is_none() && !certificates {
+            return refuse("listen", "--token_file, or --tls_cert, --tls_key and --tls_ca");
         }
         if options.metrics.is_some_and(|address| !address.ip().is_loopback()) && options.token.is_none() {
             return refuse("metrics_host", "--token_file");

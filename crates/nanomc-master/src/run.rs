@@ -8,13 +8,14 @@ use crate::http::Admin;
 use crate::keep::etcd::Candidate;
 use crate::keep::file::State;
 use crate::meter::Meter;
-use crate::options::{Failure, Options};
+use crate::options::{Failure, Options, Tls};
 use crate::print::{self, Few};
 use crate::serve::{Front, serve_http};
 use crate::sys;
 use nanomc::base::log;
 use nanomc::cluster::directory::{Event, Master};
 use nanomc::cluster::net::Limits;
+use nanomc::cluster::net::secure::Identity;
 use nanomc::cluster::net::sys::let_many_wait;
 use nanomc::cluster::run::Listener;
 use nanomc::cluster::run::master::Service;
@@ -54,7 +55,8 @@ async fn serve(options: Options) -> Result<(), Failure> {
     };
     log::set_sink(Some(Box::new(sink)), log::WARN);
     sys::raise_files();
-    let tls = options.tls.as_ref().map(auth::acceptor).transpose()?;
+    let tls = options.tls.as_ref().map(auth::certificates).transpose()?;
+    let identity = options.tls.as_ref().and_then(Tls::files).map(|files| Identity::load(&files)).transpose()?;
     let state = if options.etcd.is_none() { Some(State::open(&options.state)?) } else { None };
 
     let (grpc, address) = bind(options.address, "port").await?;
@@ -78,7 +80,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
     };
 
     let (recorder, changes) = mpsc::unbounded_channel();
-    let limits = Limits { token: options.token.clone().unwrap_or_default(), ..Limits::default() };
+    let limits = Limits { token: options.token.clone().unwrap_or_default(), tls: identity, ..Limits::default() };
     let mut config = options.directory.clone();
     config.secret = secret()?;
     let record = Box::new(move |number, list| drop(recorder.send((number, list))));

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use nanomc::cluster::net::secure::ALPN;
 use nanomc::cluster::run::master::Handle;
 use std::convert::Infallible;
 use std::pin::pin;
@@ -21,7 +22,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::server::Acceptor;
+use tokio_rustls::server::TlsStream;
 use tonic::Status;
 use tonic::codegen::Service as _;
 
@@ -77,16 +81,16 @@ pub struct Front {
     service: MasterServiceServer<Grpc>,
     handle: Handle,
     token: Token,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<ServerConfig>>,
     meter: Arc<Meter>,
     calls: Arc<Semaphore>,
     door: Arc<Door>,
 }
 
 impl Front {
-    /// Frames go to the directory behind a handle, gRPC to the service. With TLS nobody comes with frames here.
+    /// Frames go to the directory behind a handle, gRPC to the service.
     #[must_use]
-    pub fn new(grpc: Grpc, handle: Handle, token: Token, tls: Option<TlsAcceptor>, meter: Arc<Meter>) -> Self {
+    pub fn new(grpc: Grpc, handle: Handle, token: Token, tls: Option<Arc<ServerConfig>>, meter: Arc<Meter>) -> Self {
         let service = MasterServiceServer::new(grpc).max_decoding_message_size(MAX_MESSAGE);
         let (calls, door) = (Arc::new(Semaphore::new(MAX_CALLS)), Arc::new(Door::new(MAX_CONNECTIONS)));
         Self { service, handle, token, tls, meter, calls, door }
@@ -111,13 +115,12 @@ impl Front {
 
     async fn connection(self, stream: TcpStream, watcher: Watcher, mut over: Over, mut guest: Guest) {
         let late = Instant::now() + SHY;
-        if let Some(tls) = &self.tls {
-            // Whoever fails here is told so by TLS itself.
+        if let Some(tls) = self.tls.clone() {
             let accepted = tokio::select! {
-                accepted = tls.accept(stream) => accepted,
+                accepted = self.secured(stream, tls) => accepted,
                 _ = guest.let_in_by(late) => return,
             };
-            if let Ok(stream) = accepted {
+            if let Some(stream) = accepted {
                 self.http2(stream, watcher, guest, late).await;
             }
             return;
@@ -131,12 +134,23 @@ impl Front {
         match peeked {
             Ok(1) if first == [FRAMED] => {
                 if let Ok(stream) = stream.into_std() {
-                    self.handle.adopt(stream.into());
+                    self.handle.adopt(stream.into(), None);
                 }
             }
             Ok(1) => self.http2(stream, watcher, guest, late).await,
             _ => {}
         }
+    }
+
+    /// With TLS: the stream of a gRPC client, or nothing if it is the directory's from now on, or failed. Whoever fails is told so by TLS itself.
+    async fn secured(&self, stream: TcpStream, tls: Arc<ServerConfig>) -> Option<TlsStream<TcpStream>> {
+        let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await.ok()?;
+        if begun.client_hello().alpn().is_some_and(|mut names| names.any(|name| name == ALPN)) {
+            let socket = begun.io.into_std().ok()?;
+            self.handle.adopt(socket.into(), Some(begun.accepted));
+            return None;
+        }
+        begun.into_stream(tls).await.ok()
     }
 
     async fn http2<S>(self, stream: S, watcher: Watcher, mut guest: Guest, late: Instant)

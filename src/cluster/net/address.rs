@@ -122,6 +122,11 @@ impl Listener {
         Ok(self.at.clone())
     }
 
+    /// Whether whoever connects may be on another machine.
+    pub(super) fn is_tcp(&self) -> bool {
+        matches!(self.at, Address::Tcp(_))
+    }
+
     /// The next who has connected, if there is one; an error if nobody can at the moment.
     pub(super) fn accept(&self) -> std::io::Result<Option<OwnedFd>> {
         match sys::accept(&self.socket) {

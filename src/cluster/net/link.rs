@@ -1,15 +1,15 @@
 //! One connection: frames and values in both directions, none of which anybody waits for. A value goes straight between the
 //! socket and the memory that it is for. After a connection has ended, or a value was let go of, no byte of it is moved.
 
+use super::channel::Channel;
 use super::sys::{self, Moved, Span};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::NMC_ERR_PROTOCOL;
 use crate::cluster::types::Millis;
 use crate::cluster::wire::{Frame, HEAD, Head, MAX_MESSAGE};
-use crate::rpc::ParentOnly;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd as _;
 
 /// Bytes that are received at once where it is not known what they are.
 const ROOM: usize = 64 << 10;
@@ -21,6 +21,8 @@ const FEW: usize = 4 << 10;
 const MOST_TOGETHER: usize = 256 << 10;
 /// Bytes of a long value after which it is looked at again.
 const PIECE: usize = 128 << 10;
+/// What somebody says first who speaks TLS and heard that this end does not. No frame begins like this.
+const TLS_ALERT: &[u8] = &[0x15, 3];
 
 /// Pieces of memory that a value goes to or comes from, as far as it has not yet.
 #[derive(Debug, Default)]
@@ -169,7 +171,7 @@ pub(super) enum Came {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub socket: ParentOnly,
+    pub channel: Channel,
     input: Vec<u8>,
     at: usize,
     value: Value,
@@ -197,10 +199,9 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(socket: OwnedFd, connecting: bool, now: Millis) -> Self {
+    pub(super) fn new(channel: Channel, connecting: bool, now: Millis) -> Self {
         Self {
-            // A child that lives on must not keep the connection of a process that has died.
-            socket: ParentOnly::new(socket),
+            channel,
             input: Vec::new(),
             at: 0,
             value: Value::None,
@@ -273,7 +274,7 @@ impl Link {
 
     /// Whether whoever has connected has had so long to say something, and there is nothing of it that nobody has looked at.
     pub(super) fn had_time(&self, now: Millis, moment: Millis) -> bool {
-        self.made_at + moment <= now && !sys::has_bytes(self.socket.as_fd())
+        self.made_at + moment <= now && !sys::has_bytes(self.channel.as_fd())
     }
 
     /// Whether the other end has not taken anything, or not said the rest of what it began, or who it is, for so long.
@@ -282,7 +283,7 @@ impl Link {
         let since = |at: Millis| at + stall_ms <= now;
         !self.output.is_empty() && since(self.sent_at)
             || input && since(self.moved_at)
-            || self.unknown && since(self.made_at)
+            || (self.unknown || self.channel.is_beginning()) && since(self.made_at)
     }
 
     /// Puts a frame behind what is to be sent.
@@ -333,19 +334,25 @@ impl Link {
                 };
                 bytes.into_iter().chain(spans.into_iter().flatten())
             });
-            match sys::send(self.socket.as_fd(), spans) {
+            match self.channel.send(spans) {
                 Moved::Bytes(n) => {
                     self.sent_at = now;
                     self.advance(n, left, spares);
                 }
                 Moved::Later => {
                     self.shrink(spares);
-                    return Some(true);
+                    // Before a handshake has ended nothing is taken, whatever the socket would take.
+                    return Some(!self.channel.is_beginning() || self.channel.has_waiting());
                 }
                 Moved::Ended => return None,
             }
         }
-        Some(false)
+        self.channel.push().then(|| self.channel.has_waiting())
+    }
+
+    /// Whether something can be sent that could not before something came: TLS has more to say, or lets others speak.
+    pub(super) fn can_go_on(&self) -> bool {
+        self.channel.is_secure() && (self.channel.has_waiting() || !self.output.is_empty())
     }
 
     /// What waits for somebody to take it takes no more memory than it needs.
@@ -412,14 +419,14 @@ impl Link {
                     }
                     *patience -= 1;
                     let wanted: usize = spans.list.iter().take(64).map(Span::len).sum();
-                    match sys::receive_into(self.socket.as_fd(), spans.list.make_contiguous()) {
+                    match self.channel.receive_into(spans.list.make_contiguous()) {
                         Moved::Bytes(n) => {
                             spans.advance(n);
                             // Behind a long value there is rarely something at once; if there is, it is told.
-                            self.drained = n < wanted || spans.left == 0;
+                            self.drained = n < wanted || spans.left == 0 && !self.channel.has_more();
                         }
                         Moved::Later => self.drained = true,
-                        Moved::Ended => return Came::Ended(None),
+                        Moved::Ended => return Came::Ended(self.channel.why()),
                     }
                     // Of a long value the next look is worth it when there is a piece of it.
                     let piece = usize::try_from(spans.left).unwrap_or(usize::MAX).min(PIECE);
@@ -458,8 +465,9 @@ impl Link {
 
     /// The socket is looked at when it has so many bytes.
     fn look_at(&mut self, piece: usize) {
-        if piece != self.piece {
-            sys::wake_for(&self.socket, piece);
+        // TLS may have received a part of it already.
+        if piece != self.piece && !self.channel.is_secure() {
+            sys::wake_for(&self.channel, piece);
             self.piece = piece;
         }
     }
@@ -498,10 +506,10 @@ impl Link {
         }
         // Not all that there is room for: the buffer may be a larger one than is wanted.
         let room = if bytes < ROOM { room } else { self.input.capacity() } - self.input.len();
-        match sys::receive(self.socket.as_fd(), &mut self.input, room) {
+        match self.channel.receive(&mut self.input, room) {
             Moved::Bytes(n) => self.drained = n < room,
             Moved::Later => self.drained = true,
-            Moved::Ended => return Some(Came::Ended(None)),
+            Moved::Ended => return Some(Came::Ended(self.channel.why())),
         }
         None
     }
@@ -516,6 +524,9 @@ enum Parsed {
 }
 
 fn parse(bytes: &[u8]) -> Result<Parsed> {
+    if bytes.starts_with(TLS_ALERT) {
+        crate::bail!(NMC_ERR_PERMISSION, "the other end wants TLS, and this one has no certificate");
+    }
     let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() else { return Ok(Parsed::Wants(HEAD)) };
     let head = Head::decode(head)?;
     let len = head.len as usize;

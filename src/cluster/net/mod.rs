@@ -3,13 +3,16 @@
 //! limit of what it does not read.
 
 pub mod address;
+mod channel;
 mod link;
 mod numbers;
+pub mod secure;
 pub mod sys;
 #[cfg(test)]
 mod tests;
 
 pub use address::{Address, Listener};
+pub use channel::Channel;
 pub use link::Spans;
 pub use numbers::ByNumber;
 pub use sys::{Poller, Ready, Span, Timer, now_ms};
@@ -20,6 +23,8 @@ use crate::base::error::Result;
 use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_VERSION, nmc_status_t};
 use crate::base::{log, memory};
 use link::{Came, Link, Spares};
+use rustls::server::Accepted;
+use secure::Identity;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -54,12 +59,14 @@ pub struct Limits {
     pub stall_ms: Millis,
     /// What whoever connects must say first; empty for nothing.
     pub token: String,
+    /// With which certificate this end speaks TLS with others on a network; none for not at all.
+    pub tls: Option<Arc<Identity>>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         let (links, strangers) = (16_384, 256);
-        Self { links, strangers, queued: 16 << 20, held: 256 << 20, stall_ms: 30_000, token: String::new() }
+        Self { links, strangers, queued: 16 << 20, held: 256 << 20, stall_ms: 30_000, token: String::new(), tls: None }
     }
 }
 
@@ -165,7 +172,7 @@ impl Net {
     fn add(&mut self, link: Link) -> Result<Peer> {
         let number = self.next;
         self.next += 1;
-        self.poller.add(&link.socket, number, link.watched)?;
+        self.poller.add(&link.channel, number, link.watched)?;
         memory::reserve_map(&mut self.links, 1)?;
         self.links.insert(number, link);
         Ok(Peer(number))
@@ -173,7 +180,11 @@ impl Net {
 
     /// Begins to connect; what is sent meanwhile waits.
     pub fn connect(&mut self, to: &Address) -> Result<Peer> {
-        let peer = self.add(Link::new(to.connect()?, true, self.now))?;
+        let tls = match (&self.limits.tls, to) {
+            (Some(tls), Address::Tcp(_)) => Some(tls.connecting()?),
+            _ => None,
+        };
+        let peer = self.add(Link::new(Channel::new(to.connect()?, tls), true, self.now))?;
         if !self.limits.token.is_empty() {
             let hello = Hello { token: self.limits.token.clone() };
             self.send(peer, &Frame::telling(hello))?;
@@ -257,8 +268,8 @@ impl Net {
         }
         self.held = self.held.saturating_sub(link.held());
         // Also if a forked child has the descriptor too.
-        self.poller.remove(&link.socket);
-        sys::shut(&link.socket);
+        self.poller.remove(&link.channel);
+        sys::shut(&link.channel);
         self.heard.extend(link.tickets().map(Heard::Lost));
         self.heard.push_back(Heard::Closed(peer));
     }
@@ -275,8 +286,10 @@ impl Net {
     pub fn part(&mut self, peers: &[Peer], limit: Duration) {
         let until = now_ms().saturating_add(Millis::try_from(limit.as_millis()).unwrap_or(Millis::MAX));
         self.flush();
-        for link in peers.iter().filter_map(|peer| self.links.get(&peer.0)).filter(|link| link.queued == 0) {
-            sys::shut_sending(&link.socket);
+        for peer in peers {
+            if let Some(link) = self.links.get_mut(&peer.0).filter(|link| link.queued == 0) {
+                link.channel.shut_sending();
+            }
         }
         let mut ready = Vec::new();
         while peers.iter().any(|peer| self.links.get(&peer.0).is_some_and(|link| link.queued == 0)) {
@@ -326,22 +339,43 @@ impl Net {
                     return;
                 }
             };
-            self.adopt(socket);
+            let tls = self.limits.tls.as_ref().filter(|_| listener.is_tcp());
+            if let Ok(tls) = tls.map(|tls| tls.accepting()).transpose() {
+                self.adopt(Channel::new(socket, tls));
+            }
         }
     }
 
-    /// Somebody has connected, here or where another has listened. The socket does not block.
-    pub fn adopt(&mut self, socket: OwnedFd) {
+    /// Somebody has connected where another has listened, who has read the first message of TLS where that is wanted. The socket does not block.
+    pub fn adopt_from(&mut self, socket: OwnedFd, first: Option<Accepted>) {
+        let tls = match (&self.limits.tls, first) {
+            (Some(tls), Some(first)) => tls.accepted(first).map(Some),
+            (None, None) => Ok(None),
+            // It would be spoken to in another way than it speaks.
+            _ => return,
+        };
+        if let Ok(tls) = tls {
+            self.adopt(Channel::new(socket, tls));
+        }
+    }
+
+    /// Somebody has connected.
+    fn adopt(&mut self, channel: Channel) {
         let room = self.links.len() < self.limits.links && self.has_room_for_stranger();
         // Without room, memory or descriptors for it whoever connected hears of an end.
         if !room || memory::reserve_queue(&mut self.strangers, 1).is_err() {
             return;
         }
-        sys::tune(&socket);
-        let mut link = Link::new(socket, false, self.now);
+        sys::tune(&channel);
+        let mut link = Link::new(channel, false, self.now);
         link.unknown = true;
+        // What was read before it came here is not told of by the socket.
+        let there = link.channel.is_secure();
         if let Ok(peer) = self.add(link) {
             self.strangers.push_back(peer.0);
+            if there {
+                self.turn.push_back(peer.0);
+            }
         }
     }
 
@@ -370,6 +404,9 @@ impl Net {
             let before = link.held();
             let came = link.next(&mut self.patience, &mut self.spares);
             self.held = (self.held + link.held()).saturating_sub(before);
+            if link.can_go_on() && !link.watched && !std::mem::replace(&mut link.dirty, true) {
+                self.dirty.push(number);
+            }
             match came {
                 Came::Frame(frame) => {
                     let given = match &frame.message {
@@ -409,9 +446,10 @@ impl Net {
                 }
                 Came::Ended(None) => self.close(Peer(number)),
                 Came::Ended(Some(error)) => {
+                    let known = !link.unknown;
                     self.refuse(Peer(number), error.status, &error.message);
                     // Whatever was said, it is no answer that could be waited for: heard as a refusal, before the end.
-                    if error.status == NMC_ERR_VERSION {
+                    if error.status == NMC_ERR_VERSION || error.status == NMC_ERR_PERMISSION && known {
                         let refusal = Answer::new(0, error.status, &error.message);
                         return Some(Heard::Frame(Peer(number), Frame::answering(0, refusal)));
                     }
@@ -442,7 +480,7 @@ impl Net {
             match rest {
                 Some(rest) if rest != link.watched => {
                     link.watched = rest;
-                    if self.poller.change(&link.socket, number, rest).is_err() {
+                    if self.poller.change(&link.channel, number, rest).is_err() {
                         self.close(Peer(number));
                     }
                 }

@@ -83,8 +83,13 @@ impl Span {
 
     /// Appends what it holds.
     pub fn append_to(&self, to: &mut Vec<u8>) {
+        self.read(|bytes| to.extend_from_slice(bytes));
+    }
+
+    /// Looks at what it holds.
+    pub fn read<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
         // SAFETY: whoever made the span vouches for it.
-        to.extend_from_slice(unsafe { std::slice::from_raw_parts(self.first as *const u8, self.len) });
+        look(unsafe { std::slice::from_raw_parts(self.first as *const u8, self.len) })
     }
 
     fn iovec(&self) -> libc::iovec {
@@ -149,6 +154,12 @@ pub fn send(to: BorrowedFd<'_>, spans: impl Iterator<Item = Span>) -> Moved {
 #[must_use]
 pub fn reading(bytes: &[u8]) -> Span {
     Span { first: bytes.as_ptr() as usize, len: bytes.len() }
+}
+
+/// A span of bytes that are written and outlive the call for which it is made.
+#[must_use]
+pub fn writing(bytes: &mut [u8]) -> Span {
+    Span { first: bytes.as_mut_ptr() as usize, len: bytes.len() }
 }
 
 fn fill(list: &mut [libc::iovec; MOST_PIECES], spans: impl Iterator<Item = Span>) -> usize {

@@ -1,5 +1,6 @@
 //! Two ends in one process, over real sockets.
 
+use super::secure::Files;
 use super::*;
 use crate::base::status::{NMC_ERR_PERMISSION, NMC_OK};
 use crate::cluster::types::{ObjectKey, PutId};
@@ -25,6 +26,49 @@ fn listening(limits: Limits) -> (Net, Address) {
     let address = listener.address().unwrap();
     net.listen(listener).unwrap();
     (net, address)
+}
+
+/// An authority, and what it signs.
+struct Authority(rcgen::Issuer<'static, rcgen::KeyPair>, String);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().unwrap();
+        // Each has a name of its own.
+        params.distinguished_name.push(rcgen::DnType::CommonName, format!("{:?}", key.public_key_raw()));
+        let own = params.self_signed(&key).unwrap().pem();
+        Self(rcgen::Issuer::new(params, key), own)
+    }
+
+    /// A certificate for a name that nobody asks for, valid until this year; and belief in these authorities.
+    fn signs(&self, believes: &str, year: i32) -> Limits {
+        let dir = tempfile::tempdir().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["elsewhere".to_owned()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let files = Files {
+            cert: write("cert", &params.signed_by(&key, &self.0).unwrap().pem()),
+            key: write("key", &key.serialize_pem()),
+            ca: write("ca", believes),
+        };
+        Limits { tls: Some(Identity::load(&files).unwrap()), ..Limits::default() }
+    }
+
+    fn knows_itself(&self) -> Limits {
+        self.signs(&self.1, 2999)
+    }
+}
+
+/// As it is, and with TLS.
+fn both_ways() -> [Limits; 2] {
+    [Limits::default(), Authority::new().knows_itself()]
 }
 
 fn pair(limits: &Limits) -> Pair {
@@ -76,7 +120,10 @@ fn value(bytes: usize) -> Vec<u8> {
 
 #[test]
 fn values_of_every_size_arrive_whole_between_frames_and_in_pieces() {
-    let mut pair = pair(&Limits::default());
+    both_ways().iter().for_each(|limits| values_of_every_size(pair(limits)));
+}
+
+fn values_of_every_size(mut pair: Pair) {
     for (bytes, piece_out, piece_in) in [
         (1, 1, 1),
         (31, 7, 2),
@@ -84,6 +131,7 @@ fn values_of_every_size_arrive_whole_between_frames_and_in_pieces() {
         (70_000, 70_000, 999),
         (3 << 20, 1 << 20, 65_537),
         (9 << 20, 77_777, 9 << 20),
+        (64 << 20, 64 << 20, 64 << 20),
     ] {
         for ticket in [None, Some(5)] {
             let (from, to) = (value(bytes), vec![0u8; bytes]);
@@ -121,7 +169,10 @@ fn values_of_every_size_arrive_whole_between_frames_and_in_pieces() {
 
 #[test]
 fn a_value_that_nobody_takes_is_passed_over_and_one_that_is_let_go_of_is_not_stored() {
-    let mut pair = pair(&Limits::default());
+    both_ways().iter().for_each(|limits| values_that_nobody_takes(pair(limits)));
+}
+
+fn values_that_nobody_takes(mut pair: Pair) {
     let (from, to) = (value(8 << 20), vec![0u8; 8 << 20]);
     let last = fetched(0);
     pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(1)).unwrap();
@@ -148,7 +199,10 @@ fn a_value_that_nobody_takes_is_passed_over_and_one_that_is_let_go_of_is_not_sto
 
 #[test]
 fn what_was_under_way_is_lost_with_its_connection_and_nothing_is_stored_after_it() {
-    let mut pair = pair(&Limits::default());
+    both_ways().iter().for_each(|limits| values_under_way(pair(limits)));
+}
+
+fn values_under_way(mut pair: Pair) {
     let (from, to) = (value(64 << 20), vec![0u8; 64 << 20]);
     pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(1)).unwrap();
     let at = until(&mut pair, |net, _, heard| match heard {
@@ -215,6 +269,107 @@ fn whoever_does_not_know_the_token_is_told_so_and_heard_no_further() {
             _ => None,
         });
         assert!(told);
+    }
+}
+
+#[test]
+fn whoever_has_no_certificate_of_the_authority_is_told_so_and_heard_no_further() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let both = format!("{}{}", ours.1, theirs.1);
+    let plain = Limits::default();
+    // The listener, who connects, and what that one hears.
+    let cases = [
+        (ours.knows_itself(), theirs.signs(&both, 2999), "refuses"),
+        (ours.knows_itself(), ours.signs(&ours.1, 2020), "refuses"),
+        (ours.knows_itself(), plain.clone(), "wants TLS"),
+        (theirs.signs(&both, 2999), ours.knows_itself(), "UnknownIssuer"),
+        (ours.signs(&ours.1, 2020), ours.knows_itself(), "expired"),
+        (plain, ours.knows_itself(), "does not speak it"),
+    ];
+    for (there, here, why) in cases {
+        let (far, address) = listening(there);
+        let mut near = Net::new(here).unwrap();
+        let peer = near.connect(&address).unwrap();
+        near.send(peer, &fetched(0)).unwrap();
+        let mut pair = Pair { near, far, peer };
+        let mut told = None;
+        until(&mut pair, |_, far, heard| match heard {
+            Heard::Frame(_, Frame { message: Message::Answer(answer), .. }) if !far => {
+                assert_eq!(answer.status, NMC_ERR_PERMISSION, "{}", answer.text);
+                told = Some(answer.text);
+                None
+            }
+            Heard::Frame(..) => panic!("somebody without a certificate was heard"),
+            Heard::Closed(_) if !far => Some(()),
+            _ => None,
+        });
+        assert!(told.as_ref().is_some_and(|told| told.contains(why)), "{told:?} instead of {why}");
+    }
+}
+
+#[test]
+fn with_tls_nobody_in_between_reads_a_value() {
+    let [plain, secure] = both_ways();
+    // Without TLS it is read: what is in between sees everything.
+    for (limits, seen) in [(plain, true), (secure, false)] {
+        let (far, address) = listening(limits.clone());
+        let Address::Tcp(at) = address else { panic!() };
+        let between = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = Net::new(limits).unwrap();
+        let peer = near.connect(&Address::Tcp(between.local_addr().unwrap())).unwrap();
+        let (mut one, mut other) = (between.accept().unwrap().0, TcpStream::connect(at).unwrap());
+        let (mut back_from, mut back_to) = (other.try_clone().unwrap(), one.try_clone().unwrap());
+        let back = std::thread::spawn(move || drop(std::io::copy(&mut back_from, &mut back_to)));
+        let tap = std::thread::spawn(move || {
+            let (mut all, mut piece) = (Vec::new(), [0; 4096]);
+            while let Ok(n @ 1..) = one.read(&mut piece) {
+                all.extend_from_slice(&piece[..n]);
+                if other.write_all(&piece[..n]).is_err() {
+                    break;
+                }
+            }
+            all
+        });
+        let (from, to) = (value(100_000), vec![0u8; 100_000]);
+        near.send_value(peer, &fetched(from.len()), spans(&from, from.len()), None).unwrap();
+        let mut pair = Pair { near, far, peer };
+        until(&mut pair, |net, _, heard| match heard {
+            Heard::Frame(peer, _) => {
+                assert!(net.take(peer, spans(&to, to.len()), 1));
+                None
+            }
+            Heard::Taken(1) => Some(()),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(from, to);
+        drop(pair);
+        let all = tap.join().unwrap();
+        back.join().unwrap();
+        assert!(all.len() > from.len());
+        assert_eq!(all.windows(64).any(|bytes| bytes == &from[5_000..5_064]), seen);
+    }
+}
+
+#[test]
+fn a_handshake_that_somebody_begins_and_leaves_ends_by_itself() {
+    let limits = Limits { stall_ms: 50, ..Authority::new().knows_itself() };
+    let (mut far, address) = listening(limits.clone());
+    let Address::Tcp(at) = address else { panic!() };
+    let mut silent = TcpStream::connect(at).unwrap();
+    silent.write_all(&[22, 3, 1, 2, 0]).unwrap();
+    let late = Instant::now() + Duration::from_secs(60);
+    while !matches!(turn(&mut far), Some(Heard::Closed(_))) {
+        assert!(Instant::now() < late);
+        far.end_stalled();
+    }
+    // And who listens, takes the connection and says nothing.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut near = Net::new(limits).unwrap();
+    let peer = near.connect(&Address::Tcp(mute.local_addr().unwrap())).unwrap();
+    near.send(peer, &fetched(0)).unwrap();
+    while !matches!(turn(&mut near), Some(Heard::Closed(_))) {
+        assert!(Instant::now() < late);
+        near.end_stalled();
     }
 }
 
@@ -422,9 +577,9 @@ fn who_has_connected_elsewhere_is_noticed_as_well_when_its_machine_is_gone() {
     let _near = TcpStream::connect(elsewhere.local_addr().unwrap()).unwrap();
     let (stream, _) = elsewhere.accept().unwrap();
     stream.set_nonblocking(true).unwrap();
-    net.adopt(stream.into());
+    net.adopt_from(stream.into(), None);
     let link = net.links.values().next().unwrap();
-    let get = |level, option| sys::get(&link.socket, level, option);
+    let get = |level, option| sys::get(&link.channel, level, option);
     assert_eq!(get(libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
     assert_eq!(get(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT), 10_000);
 }

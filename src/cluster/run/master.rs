@@ -10,6 +10,7 @@ use crate::cluster::net::{Heard, Limits, Listener, Net, Ready, now_ms};
 use crate::cluster::types::{Millis, Peer, incarnation_of};
 use crate::cluster::wire::{Answer, Frame, Message};
 use crate::sync::service_thread;
+use rustls::server::Accepted;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ enum Mail {
     Event(Event),
     Call(u32, Box<Message>, Answered),
     Look(Looking),
-    Link(OwnedFd),
+    Link(OwnedFd, Option<Accepted>),
     Stop,
 }
 
@@ -58,9 +59,10 @@ impl Handle {
         self.post(Mail::Look(look));
     }
 
-    /// Hands over somebody who has connected elsewhere and is going to send frames. The socket does not block.
-    pub fn adopt(&self, socket: OwnedFd) {
-        self.post(Mail::Link(socket));
+    /// Hands over somebody who has connected elsewhere and is going to send frames, with the first message of TLS if that is spoken. The
+    /// socket does not block.
+    pub fn adopt(&self, socket: OwnedFd, first: Option<Accepted>) {
+        self.post(Mail::Link(socket, first));
     }
 
     /// Ends it.
@@ -176,7 +178,7 @@ impl Running {
                     self.tell(Event::Message(Peer(INSIDE + self.next), frame), now);
                 }
                 Mail::Look(look) => look(&self.master, now),
-                Mail::Link(socket) => self.net.adopt(socket),
+                Mail::Link(socket, first) => self.net.adopt_from(socket, first),
                 Mail::Stop => return false,
             }
         }

@@ -1,0 +1,96 @@
+//! A cluster whose connections are encrypted: a real master, nodes and clients with certificates, and those who have none, or others.
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+#[path = "../../../tests/common/cluster.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod cluster;
+mod common;
+
+use cluster::{a_store, slice};
+use common::{Certificates, Running};
+use nanomc::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_PERMISSION, nmc_status_t};
+use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
+use nanomc::cluster::net::secure::Files;
+use std::time::Duration;
+
+fn files(of: &Certificates, name: &str) -> Files {
+    let path = |name: &str| of.path(name).into();
+    Files { cert: path(&format!("{name}.pem")), key: path(&format!("{name}.key")), ca: path("ca.pem") }
+}
+
+fn client(master: &str, tls: Option<Files>, stripe: u64) -> Cluster {
+    let patience = Duration::from_secs(30);
+    Cluster::open(Config { masters: vec![master.into()], tls, stripe, patience, ..Config::default() }).unwrap()
+}
+
+fn value(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| u8::try_from((i * 31 + i / 251) % 256).unwrap()).collect()
+}
+
+fn put(cluster: &Cluster, key: &str, bytes: &[u8]) -> Result<(), nmc_status_t> {
+    let item = Item { key: key.as_bytes(), slices: &[slice(bytes)] };
+    let put = cluster.put(&[item], &PutOptions::default()).unwrap().remove(0);
+    put.map_err(|error| error.status)
+}
+
+fn read(cluster: &Cluster, key: &str, bytes: usize) -> Vec<u8> {
+    let room = vec![0u8; bytes];
+    let got = cluster.get(&[Item { key: key.as_bytes(), slices: &[slice(&room)] }]).unwrap().remove(0);
+    got.result.unwrap();
+    assert_eq!(got.bytes, bytes as u64);
+    room
+}
+
+#[test]
+fn values_go_encrypted_between_those_who_have_certificates_and_to_nobody_else() {
+    let (ours, theirs, dir) = (Certificates::make(), Certificates::make(), tempfile::tempdir().unwrap());
+    let paths = ["server.pem", "server.key", "ca.pem"].map(|name| ours.path(name));
+    let socket = format!("unix:{}", dir.path().join("frames").display());
+    let state = dir.path().join("state").display().to_string();
+    let (listen, args) = (format!("127.0.0.1:0,{socket}"), ["--tls_cert", "--tls_key", "--tls_ca"]);
+    let mut all = vec!["--state", &state, "--listen", &listen];
+    args.iter().zip(&paths).for_each(|(name, path)| all.extend([*name, path]));
+    let master = Running::start(&all);
+    let other = master.lines.iter().find_map(|line| line.strip_prefix("Framed connections on 127.")).unwrap();
+    let other = format!("127.{other}");
+
+    // One comes by the port that gRPC has too, one by the other, one by a socket of this machine; they read from each other's nodes.
+    let members: Vec<_> = [&master.address, &other, &socket]
+        .map(|at| {
+            let (cluster, store) = (client(at, Some(files(&ours, "client")), 256 << 10), a_store(1024));
+            cluster.mount(&store, None, false).unwrap();
+            (cluster, store)
+        })
+        .into();
+    for bytes in [1, 1000, 70_000, 1 << 20, 9 << 20] {
+        let (from, key) = (value(bytes), format!("k{bytes}"));
+        put(&members[0].0, &key, &from).unwrap();
+        members.iter().for_each(|(cluster, _)| assert!(read(cluster, &key, bytes) == from, "{key}"));
+    }
+    for (number, (cluster, _)) in members.iter().enumerate() {
+        (0..20).for_each(|n| put(cluster, &format!("{number}.{n}"), &value(5_000 + n)).unwrap());
+    }
+    for number in 0..members.len() {
+        (0..20).for_each(|n| assert!(read(&members[1].0, &format!("{number}.{n}"), 5_000 + n) == value(5_000 + n)));
+    }
+
+    // A certificate that somebody else has signed, and none.
+    for tls in [Some(Files { ca: ours.path("ca.pem").into(), ..files(&theirs, "client") }), None] {
+        for at in [&master.address, &other] {
+            assert_eq!(put(&client(at, tls.clone(), 0), "x", b"x"), Err(NMC_ERR_PERMISSION), "{tls:?} at {at}");
+        }
+    }
+    // A master that somebody else has signed.
+    let deceived = client(&master.address, Some(files(&theirs, "client")), 0);
+    assert_eq!(put(&deceived, "x", b"x"), Err(NMC_ERR_PERMISSION));
+    assert!(!members[0].0.exists(&[b"x"]).unwrap()[0]);
+
+    // Files that are none.
+    for wrong in ["nothing.pem", "ca.pem"] {
+        let tls = Some(Files { key: ours.path(wrong).into(), ..files(&ours, "client") });
+        let config = Config { masters: vec![master.address.clone()], tls, ..Config::default() };
+        let error = Cluster::open(config).err().unwrap();
+        assert_eq!(error.status, NMC_ERR_INVALID_ARG);
+        assert!(error.message.contains("can not be used for TLS"), "{}", error.message);
+    }
+}

@@ -1,0 +1,210 @@
+//! The bytes of a connection, as they are or encrypted. Nothing waits.
+
+use super::secure;
+use super::sys::{self, Moved, Span};
+use crate::base::error::Error;
+use crate::rpc::ParentOnly;
+use rustls::Connection;
+use std::io::{BufRead as _, ErrorKind, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Channel {
+    socket: ParentOnly,
+    /// What encrypts, if something does.
+    tls: Option<Box<Connection>>,
+    /// Why it has ended, where that is known.
+    why: Option<Error>,
+}
+
+impl Channel {
+    /// Over a socket that does not block.
+    #[must_use]
+    pub fn new(socket: OwnedFd, tls: Option<Box<Connection>>) -> Self {
+        // A child that lives on must not keep the connection of a process that has died.
+        Self { socket: ParentOnly::new(socket), tls, why: None }
+    }
+
+    /// Whether its bytes are encrypted.
+    pub(super) fn is_secure(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Whether both ends do not know yet whom they speak with.
+    pub(super) fn is_beginning(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
+    }
+
+    /// Why it has ended, once.
+    pub(super) fn why(&mut self) -> Option<Error> {
+        self.why.take()
+    }
+
+    /// Whether something is to be sent that was taken from others already, or belongs to TLS itself.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    }
+
+    /// Whether something has come that no look at the socket would tell of.
+    pub(super) fn has_more(&mut self) -> bool {
+        self.tls.as_mut().is_some_and(|tls| tls.reader().fill_buf().is_ok_and(|bytes| !bytes.is_empty()))
+    }
+
+    /// Sends what waits. False if the connection has ended.
+    pub(super) fn push(&mut self) -> bool {
+        let Some(tls) = &mut self.tls else { return true };
+        let mut socket = Socket(self.socket.as_fd());
+        while tls.wants_write() {
+            match tls.write_tls(&mut socket) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            }
+        }
+        true
+    }
+
+    /// Sends what these hold, in their order.
+    pub(super) fn send(&mut self, spans: impl Iterator<Item = Span>) -> Moved {
+        // What waits already makes room as it goes.
+        if !self.push() {
+            return Moved::Ended;
+        }
+        let Some(tls) = &mut self.tls else { return sys::send(self.socket.as_fd(), spans) };
+        let mut n = 0;
+        for span in spans.filter(|span| !span.is_empty()) {
+            // As much as there is room for; none of it waits in the program's memory.
+            let taken = span.read(|bytes| tls.writer().write(bytes)).unwrap_or(0);
+            n += taken;
+            if taken < span.len() {
+                break;
+            }
+        }
+        match (self.push(), n) {
+            (false, _) => Moved::Ended,
+            (true, 0) => Moved::Later,
+            (true, n) => Moved::Bytes(n),
+        }
+    }
+
+    /// Receives so many bytes at most, behind what a buffer holds and up to its capacity.
+    pub(super) fn receive(&mut self, to: &mut Vec<u8>, most: usize) -> Moved {
+        if self.tls.is_none() {
+            return sys::receive(self.socket.as_fd(), to, most);
+        }
+        let most = most.min(to.capacity() - to.len());
+        self.pull(most, |bytes| to.extend_from_slice(bytes))
+    }
+
+    /// Receives into spans, in their order.
+    pub(super) fn receive_into(&mut self, to: &[Span]) -> Moved {
+        if self.tls.is_none() {
+            return sys::receive_into(self.socket.as_fd(), to);
+        }
+        let mut spans = to.iter().copied();
+        let mut into = spans.next();
+        self.pull(to.iter().map(Span::len).sum(), |mut bytes| {
+            while let Some(span) = into.filter(|_| !bytes.is_empty()) {
+                let step = bytes.len().min(span.len());
+                span.store(&bytes[..step]);
+                bytes = &bytes[step..];
+                into = if step < span.len() { Some(span.behind(step)) } else { spans.next() };
+            }
+        })
+    }
+
+    /// Gives so many bytes at most to `store`. Fewer are all that there are.
+    fn pull(&mut self, most: usize, mut store: impl FnMut(&[u8])) -> Moved {
+        let Some(tls) = &mut self.tls else { return Moved::Ended };
+        let mut socket = Socket(self.socket.as_fd());
+        let mut n = 0;
+        let end = loop {
+            let mut reader = tls.reader();
+            match reader.fill_buf() {
+                Ok([]) => break Moved::Ended,
+                Ok(bytes) => {
+                    let step = bytes.len().min(most - n);
+                    store(&bytes[..step]);
+                    reader.consume(step);
+                    n += step;
+                    if n == most {
+                        break Moved::Later;
+                    }
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => break Moved::Ended,
+            }
+            match tls.read_tls(&mut socket) {
+                Ok(0) => break Moved::Ended,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break Moved::Later,
+                Err(_) => break Moved::Ended,
+            }
+            if let Err(error) = tls.process_new_packets() {
+                self.why = Some(secure::why(error));
+                break Moved::Ended;
+            }
+        };
+        // A handshake goes on with what is received; what it has to say of its end, too. Whether that is taken shows when more is sent.
+        let _ = self.push();
+        match n {
+            0 => end,
+            // An end is told the next time.
+            n => Moved::Bytes(n),
+        }
+    }
+
+    /// Nothing more is sent: the other end reads what was, and ends it.
+    pub(super) fn shut_sending(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            self.push();
+        }
+        sys::shut_sending(&self.socket);
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for Channel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// What TLS reads from and writes to.
+struct Socket<'a>(BorrowedFd<'a>);
+
+fn io(moved: Moved) -> std::io::Result<usize> {
+    match moved {
+        Moved::Bytes(n) => Ok(n),
+        Moved::Later => Err(ErrorKind::WouldBlock.into()),
+        Moved::Ended => Ok(0),
+    }
+}
+
+impl Read for Socket<'_> {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        io(sys::receive_into(self.0, &[sys::writing(to)]))
+    }
+}
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        io(sys::send(self.0, std::iter::once(sys::reading(bytes))))
+    }
+
+    fn write_vectored(&mut self, list: &[IoSlice<'_>]) -> std::io::Result<usize> {
+        io(sys::send(self.0, list.iter().map(|bytes| sys::reading(bytes))))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! Who may connect where certificates say so: TLS 1.3 on both ends, each with a certificate that the authority of the cluster has signed.
+//! Which name it was signed for is not looked at: whoever has one may do everything, as with a token.
+
+use crate::base::error::{Error, Result};
+use crate::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_PERMISSION};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{Accepted, WebPkiClientVerifier};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct,
+    InvalidMessage, RootCertStore, ServerConfig, ServerConnection, SignatureScheme, crypto, version,
+};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What framed connections are called where a port takes others too (ALPN).
+pub const ALPN: &[u8] = b"nanomc";
+
+/// Bytes that wait encrypted for the other end to take them.
+const MOST_WAITING: usize = 256 << 10;
+
+/// Files in PEM that say who somebody is, and whom it believes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Files {
+    /// The certificate, and those between it and the authority's.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Certificates of the authority.
+    pub ca: PathBuf,
+}
+
+/// What was read from them.
+#[derive(Debug)]
+pub struct Identity {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+    /// What a server is asked for, and does not look at.
+    name: ServerName<'static>,
+}
+
+fn failed(path: &Path, why: &dyn Display) -> Error {
+    Error::new(NMC_ERR_INVALID_ARG, format!("{} can not be used for TLS: {why}", path.display()))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let list = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
+    let list = list.map_err(|e| failed(path, &e))?;
+    if list.is_empty() { Err(failed(path, &"it holds no certificate")) } else { Ok(list) }
+}
+
+impl Identity {
+    /// Reads the files.
+    pub fn load(files: &Files) -> Result<Arc<Self>> {
+        let chain = certificates(&files.cert)?;
+        let key = || PrivateKeyDer::from_pem_file(&files.key).map_err(|e| failed(&files.key, &e));
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&files.ca)? {
+            roots.add(certificate).map_err(|e| failed(&files.ca, &e))?;
+        }
+        let (roots, provider) = (Arc::new(roots), Arc::new(crypto::ring::default_provider()));
+        let versions = [&version::TLS13];
+        let setup = |e: rustls::Error| Error::new(NMC_ERR_INVALID_ARG, format!("TLS can not be set up: {e}"));
+
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider)).build();
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&versions)
+            .map_err(setup)?
+            .with_client_cert_verifier(verifier.map_err(|e| failed(&files.ca, &e))?)
+            .with_single_cert(chain.clone(), key()?)
+            .map_err(|e| failed(&files.cert, &e))?;
+        server.alpn_protocols = vec![ALPN.to_vec()];
+
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
+        let verifier = AnyName(verifier.map_err(|e| failed(&files.ca, &e))?);
+        let mut client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&versions)
+            .map_err(setup)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_auth_cert(chain, key()?)
+            .map_err(|e| failed(&files.cert, &e))?;
+        client.alpn_protocols = vec![ALPN.to_vec()];
+
+        let name = ServerName::try_from("nanomc").map_err(|e| Error::new(NMC_ERR_INVALID_ARG, e.to_string()))?;
+        Ok(Arc::new(Self { client: Arc::new(client), server: Arc::new(server), name }))
+    }
+
+    /// The beginning of a connection to somebody.
+    pub(super) fn connecting(&self) -> Result<Box<Connection>> {
+        ClientConnection::new(Arc::clone(&self.client), self.name.clone()).map(|c| bounded(c.into())).map_err(why)
+    }
+
+    /// The beginning of one with somebody who has connected.
+    pub(super) fn accepting(&self) -> Result<Box<Connection>> {
+        ServerConnection::new(Arc::clone(&self.server)).map(|c| bounded(c.into())).map_err(why)
+    }
+
+    /// The same, where its first message was read already.
+    pub(super) fn accepted(&self, by: Accepted) -> Result<Box<Connection>> {
+        by.into_connection(Arc::clone(&self.server)).map(|c| bounded(c.into())).map_err(|(error, _)| why(error))
+    }
+}
+
+fn bounded(mut connection: Connection) -> Box<Connection> {
+    connection.set_buffer_limit(Some(MOST_WAITING));
+    Box::new(connection)
+}
+
+/// Why a connection can not go on, in words for whoever set it up.
+pub(super) fn why(error: rustls::Error) -> Error {
+    use AlertDescription as Alert;
+    let text = match &error {
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            "TLS: the other end does not speak it".into()
+        }
+        rustls::Error::NoCertificatesPresented
+        | rustls::Error::AlertReceived(Alert::CertificateRequired | Alert::HandshakeFailure) => {
+            "TLS: a certificate is wanted here".into()
+        }
+        rustls::Error::AlertReceived(alert) => {
+            format!("TLS: the other end refuses this certificate or connection: {alert:?}")
+        }
+        _ => format!("TLS: {error}"),
+    };
+    Error::new(NMC_ERR_PERMISSION, text)
+}
+
+/// Believes whoever has a certificate of the authority, whatever name is in it.
+#[derive(Debug)]
+struct AnyName(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        let verified = self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verified {
+            // The last thing that is looked at: who signed it, when, and for what, was right.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
