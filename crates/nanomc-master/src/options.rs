@@ -105,17 +105,9 @@ const SECTIONS: &[(&str, &[Opt])] = &[
         "Who may speak to it",
         &[
             opt("token_file", "FILE", "file with a token that everybody must give; at least 16 bytes"),
-            opt(
-                "tls_cert",
-                "FILE",
-                "certificate chain (PEM), with tls_key; without tls_ca for gRPC alone, and framed connections need --listen",
-            ),
+            opt("tls_cert", "FILE", "certificate chain (PEM), with tls_key; without tls_ca for gRPC alone"),
             opt("tls_key", "FILE", "key (PEM) of that"),
-            opt(
-                "tls_ca",
-                "FILE",
-                "certificates (PEM) that those of clients and nodes must be signed by; framed connections speak TLS then",
-            ),
+            opt("tls_ca", "FILE", "certificates (PEM) that those of all who connect must be signed by"),
         ],
     ),
     ("Other", &[opt("config", "FILE", "file with lines `name = value`; names as here, # begins a comment")]),

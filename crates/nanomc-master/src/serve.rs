@@ -147,7 +147,7 @@ impl Front {
         let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await.ok()?;
         if begun.client_hello().alpn().is_some_and(|mut names| names.any(|name| name == ALPN)) {
             let socket = begun.io.into_std().ok()?;
-            self.handle.adopt(socket.into(), Some(begun.accepted));
+            self.handle.adopt(socket.into(), Some(Box::new(begun.accepted)));
             return None;
         }
         begun.into_stream(tls).await.ok()

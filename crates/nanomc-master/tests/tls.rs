@@ -1,8 +1,7 @@
 //! A cluster whose connections are encrypted: a real master, nodes and clients with certificates, and those who have none, or others.
-#![allow(clippy::unwrap_used, reason = "a test may")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 #[path = "../../../tests/common/cluster.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
 mod cluster;
 mod common;
 

@@ -347,9 +347,9 @@ impl Net {
     }
 
     /// Somebody has connected where another has listened, who has read the first message of TLS where that is wanted. The socket does not block.
-    pub fn adopt_from(&mut self, socket: OwnedFd, first: Option<Accepted>) {
+    pub fn adopt_from(&mut self, socket: OwnedFd, first: Option<Box<Accepted>>) {
         let tls = match (&self.limits.tls, first) {
-            (Some(tls), Some(first)) => tls.accepted(first).map(Some),
+            (Some(tls), Some(first)) => tls.accepted(*first).map(Some),
             (None, None) => Ok(None),
             // It would be spoken to in another way than it speaks.
             _ => return,

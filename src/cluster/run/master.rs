@@ -31,7 +31,7 @@ enum Mail {
     Event(Event),
     Call(u32, Box<Message>, Answered),
     Look(Looking),
-    Link(OwnedFd, Option<Accepted>),
+    Link(OwnedFd, Option<Box<Accepted>>),
     Stop,
 }
 
@@ -61,7 +61,7 @@ impl Handle {
 
     /// Hands over somebody who has connected elsewhere and is going to send frames, with the first message of TLS if that is spoken. The
     /// socket does not block.
-    pub fn adopt(&self, socket: OwnedFd, first: Option<Accepted>) {
+    pub fn adopt(&self, socket: OwnedFd, first: Option<Box<Accepted>>) {
         self.post(Mail::Link(socket, first));
     }
 
