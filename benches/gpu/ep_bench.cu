@@ -37,15 +37,16 @@ struct Places {
   char* heap[kWorld];  // slots
   const uint32_t* to;  // ranks that a row goes to, one bit each
   uint32_t t_cap, row_bytes;
-  bool down;  // the last row first
+  uint32_t first, rows;  // which of them a launch moves
+  bool down;             // the last row first
 };
 
 // Copies each row to its slots. One warp has 1 KiB of a row.
 __global__ void __launch_bounds__(512) send_rows(const __grid_constant__ Places p, bool early) {
   const uint32_t lane = threadIdx.x & 31, warps = blockDim.x / 32, vectors = p.row_bytes / 16, parts = (vectors + 63) / 64;
   bool waited = false;
-  for (uint32_t unit = blockIdx.x * warps + threadIdx.x / 32; unit < kWorld * p.t_cap * parts; unit += gridDim.x * warps) {
-    const uint32_t row = unit / parts, first = unit % parts * 64 + lane;
+  for (uint32_t unit = blockIdx.x * warps + threadIdx.x / 32; unit < p.rows * parts; unit += gridDim.x * warps) {
+    const uint32_t row = p.first + unit / parts, first = unit % parts * 64 + lane;
     const char* from = p.own[row / p.t_cap] + static_cast<size_t>(row % p.t_cap) * p.row_bytes;
     const uint32_t to = p.to[row];
     if (!waited) wait_for_previous(early), waited = true;
@@ -70,9 +71,9 @@ __global__ void __launch_bounds__(512) send_rows(const __grid_constant__ Places 
 __global__ void __launch_bounds__(512) fetch_rows(const __grid_constant__ Places p, bool early) {
   const uint32_t lane = threadIdx.x & 31, warps = blockDim.x / 32, vectors = p.row_bytes / 16, parts = (vectors + 31) / 32;
   bool waited = false;
-  for (uint32_t unit = blockIdx.x * warps + threadIdx.x / 32; unit < kWorld * p.t_cap * parts; unit += gridDim.x * warps) {
+  for (uint32_t unit = blockIdx.x * warps + threadIdx.x / 32; unit < p.rows * parts; unit += gridDim.x * warps) {
     const uint32_t nth = unit / parts, at = unit % parts * 32 + lane;
-    const uint32_t row = p.down ? kWorld * p.t_cap - 1 - nth : nth;
+    const uint32_t row = p.first + (p.down ? p.rows - 1 - nth : nth);
     const uint32_t from = p.to[row];
     if (!waited) wait_for_previous(early), waited = true;
     if (at >= vectors) continue;
@@ -359,8 +360,10 @@ Times time_graph(cudaGraphExec_t graph, cudaStream_t stream, const Meet& meet, u
   return {all[all.size() / 2], all[all.size() - all.size() / 100 - 1], queued[queued.size() / 2]};
 }
 
-// The copies of all ranks, one launch each, in the fastest of a few shapes.
-Times floor_of(const Workload& w, cudaStream_t stream) {
+// The copies of all ranks, one launch each, in the fastest of a few shapes. Or of one rank of eight processes that do the same side by side, all in memory
+// of their own: what a process that copies without a protocol takes on a GPU that it shares. `meet` brings them together.
+template <typename Meet>
+Times floor_of(const Workload& w, cudaStream_t stream, int only, const Meet& meet) {
   const uint32_t wire = w.dispatch == NMC_EP_DISPATCH_SAME ? kHidden * 2 : kHidden, row = kHidden * 2;
   const size_t y_at = wire == row ? 0 : size_t{kWorld} * w.t_cap * wire;  // rows go back from where they came
   const size_t region = y_at + size_t{kWorld} * w.t_cap * row;
@@ -368,7 +371,9 @@ Times floor_of(const Workload& w, cudaStream_t stream) {
   std::vector<Buffers> b;
   std::vector<Move> pack, scatter;
   std::vector<uint32_t> in_expert(kExperts, 0), to(kWorld * w.t_cap, 0);
-  Places send{{}, {}, nullptr, w.t_cap, wire, false}, back{{}, {}, nullptr, w.t_cap, row, false};
+  const uint32_t first = only < 0 ? 0 : static_cast<uint32_t>(only) * w.t_cap, share = only < 0 ? 1 : kWorld;
+  const uint32_t n_rows = kWorld * w.t_cap / share;
+  Places send{{}, {}, nullptr, w.t_cap, wire, first, n_rows, false}, back{{}, {}, nullptr, w.t_cap, row, first, n_rows, false};
   for (uint32_t r = 0; r < kWorld; ++r) {
     b.push_back(buffers_of(w, r));
     send.heap[r] = device_bytes<char>(region);
@@ -392,6 +397,7 @@ Times floor_of(const Workload& w, cudaStream_t stream) {
           parts.push_back(b[d].y + at * row);
           packed.n += 1;
         }
+        if (only >= 0 && d != static_cast<uint32_t>(only)) continue;
         if (!w.lists) pack.push_back(packed);
         scatter.push_back({back.heap[d] + size_t{slot} * row, packed.n, static_cast<uint32_t>(parts.size()) - packed.n});
       }
@@ -416,10 +422,11 @@ Times floor_of(const Workload& w, cudaStream_t stream) {
         launch(fetch_rows, grid[3], stream, back, grid[3].early);
       }
     });
-    return time_graph(graph, stream, [] {}, w.layers, replays);
+    return time_graph(graph, stream, meet, w.layers, replays);
   };
   // One step after the other.
-  Grid best[4] = {{264, 256, true, 96 << 10}, {264, 448, true, 0}, {264, 448, true, 0}, {264, 448, true, 0}};
+  const uint32_t all = 264 / share;
+  Grid best[4] = {{all, 256, true, 96 << 10}, {all, 448, true, 0}, {all, 448, true, 0}, {all, 448, true, 0}};
   double fastest = 1e30;
   for (int step = 0; step < 4; ++step) {
     if ((step == 1 && (!w.full || w.lists)) || (step == 2 && !w.full)) continue;
@@ -427,7 +434,7 @@ Times floor_of(const Workload& w, cudaStream_t stream) {
       for (const uint32_t threads : {256u, 448u}) {
         for (const uint32_t bytes : {0u, (192u << 10) / per_sm}) {
           Grid with[4] = {best[0], best[1], best[2], best[3]};
-          with[step] = {132 * per_sm, threads, true, bytes};
+          with[step] = {(132 * per_sm + share - 1) / share, threads, true, bytes};
           const double took = timed(with, 10).median;
           if (took < fastest) fastest = took, best[step] = with[step];
         }
@@ -623,10 +630,14 @@ int process(const std::vector<Workload>& workloads, uint32_t rank, const char* d
     const bool latency = w.t_cap <= 4;
     if (rank == 0) {
       const std::string base = std::string(w.name).substr(0, std::string(w.name).find(".device_scope"));
-      if (floors.count(base) == 0) floors[base] = latency ? exchanges(stream) : floor_of(w, stream);
+      if (floors.count(base) == 0) floors[base] = latency ? exchanges(stream) : floor_of(w, stream, -1, [] {});
       floor = floors[base];
     }
-    NMC_CHECK(nmc_world_barrier(world, 60000));
+    const auto meet = [&] { NMC_CHECK(nmc_world_barrier(world, 60000)); };
+    meet();
+    Times apart;
+    if (!latency) apart = floor_of(w, stream, static_cast<int>(rank), meet);
+    meet();
     NMC_CHECK(nmc_ep_create(world, &ep_config, &ep));
     Buffers b = buffers_of(w, rank);
     cudaGraphExec_t graph = capture(stream, [&] {
@@ -634,11 +645,13 @@ int process(const std::vector<Workload>& workloads, uint32_t rank, const char* d
         for (int step = 0; step < 4; ++step) layer_of(ep, stream, l, w, b, w.tokens[rank], step);
       }
     });
-    NMC_CHECK(nmc_world_barrier(world, 60000));
-    const Times times = time_graph(graph, stream, [&] { NMC_CHECK(nmc_world_barrier(world, 60000)); });
+    meet();
+    const Times times = time_graph(graph, stream, meet);
     NMC_CHECK(nmc_ep_check(ep));
-    if (rank == 0) report(std::string("ep.") + w.name + ".mps8", times, floor, latency ? "2 exchanges" : "copy floor");
-    NMC_CHECK(nmc_world_barrier(world, 60000));
+    const std::string metric = std::string("ep.") + w.name + ".mps8";
+    if (rank == 0) report(metric, times, floor, latency ? "2 exchanges" : "copy floor");
+    if (rank == 0 && !latency) report(metric + ".vs_apart", times, apart, "8 copiers");
+    meet();
     NMC_CHECK(nmc_ep_destroy(ep));
     NMC_CHECK(nmc_world_destroy(world));
     free_buffers(b);
@@ -739,7 +752,7 @@ int main(int argc, char** argv) {
       continue;
     }
     const bool latency = w.t_cap <= 4;
-    const Times floor = latency ? exchanges(stream) : floor_of(w, stream);
+    const Times floor = latency ? exchanges(stream) : floor_of(w, stream, -1, [] {});
     const Times ours = in_process(w, stream);
     report(name, ours, floor, latency ? "2 exchanges" : "copy floor");
     if (std::string(w.name) == "dispatch_combine.T128") bf16 = ours.median, bf16_queued = ours.queued;

@@ -304,6 +304,7 @@ struct Rank {
       switch (board().wish.load()) {
         case RUN: {
           board().state.store(RUNNING);
+          take_turns(random);
           if (board().fork_child.exchange(0) != 0) {
             const pid_t child = fork();
             if (child == 0) {

@@ -27,6 +27,13 @@ inline void pause_us(long us) {
   nanosleep(&span, nullptr);
 }
 
+// Called before each piece of work of a process that would never sleep else: where processors are few, such processes keep the one from working that
+// all of them wait for.
+template <class Random>
+void take_turns(Random& random) {
+  if (random.one_in(4)) pause_us(1000);
+}
+
 // A T in memory that forked processes share.
 template <class T>
 T* shared_between_processes() {

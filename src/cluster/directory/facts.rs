@@ -5,8 +5,8 @@ use super::Leader;
 use super::members::{Owner, State};
 use super::objects::{At, Gate, Held};
 use crate::base::error::Result;
-use crate::base::log;
 use crate::base::status::NMC_ERR_LIMIT;
+use crate::base::{log, memory};
 use crate::cluster::types::{NO_INDEX, NodeId, ObjectKey, Position, PutId};
 use crate::cluster::wire::{DropReplica, Fact, Facts, Published, Range};
 
@@ -26,16 +26,27 @@ impl Leader {
         Ok(())
     }
 
-    /// What lives in a range of indexes: all that is listed, and nothing else.
+    /// What lives in a range of indexes: all that is listed, and nothing else. What else was known there ends with the last range: it may have another
+    /// place, of which a later range tells, and whoever removes it meanwhile must know that there is something.
     pub(super) fn range(&mut self, id: NodeId, range: &Range) -> Result<()> {
-        let Some(node) = self.node(id) else { return Ok(()) };
+        let Some(node) = self.node_mut(id) else { return Ok(()) };
+        node.telling = true;
+        if range.from == 0 {
+            node.unlisted.clear();
+        }
         let listed = |index: &u32| range.live.iter().any(|published| published.index == *index);
-        let over = node.table.live_in(range.from, range.to).filter(|index| !listed(index));
-        for index in crate::base::memory::collect(over)? {
-            let epoch = self.node(id).map_or(0, |node| node.table.epoch(index));
-            self.retired(id, index, epoch)?;
+        for index in memory::collect(node.table.live_in(range.from, range.to).filter(|index| !listed(index)))? {
+            memory::push(&mut node.unlisted, (index, node.table.epoch(index)))?;
         }
         range.live.iter().try_for_each(|published| self.published(id, published))
+    }
+
+    /// All ranges were told.
+    pub(super) fn end_ranges(&mut self, id: NodeId) -> Result<()> {
+        while let Some((index, epoch)) = self.node_mut(id).and_then(|node| node.unlisted.pop()) {
+            self.retired(id, index, epoch)?;
+        }
+        Ok(())
     }
 
     fn published(&mut self, id: NodeId, fact: &Published) -> Result<()> {

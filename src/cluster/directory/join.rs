@@ -239,6 +239,7 @@ impl Leader {
         }
         (node.incarnation, node.store, node.state) = (join.incarnation, join.store, State::Joining);
         (node.next, node.facts, node.complete) = (first, 0, false);
+        node.unlisted.clear();
         node.segments =
             memory::collect(join.segments.iter().map(|s| Seg { info: s.clone(), draining: false, closed: None }))?;
         if let Some(former) = former {

@@ -81,6 +81,8 @@ pub struct Node {
     pub complete: bool,
     /// It is telling all that it has, perhaps once more.
     pub telling: bool,
+    /// What was known and no range has told of, by index and epoch.
+    pub unlisted: Vec<(u32, u64)>,
     /// Its store never was in a cluster, and does not know yet that this leader counts with it.
     pub blank: bool,
     /// The report that comes next.
@@ -239,6 +241,7 @@ impl Leader {
             outdated: false,
             complete: false,
             telling: false,
+            unlisted: Vec::new(),
             blank: false,
             next: 1,
             facts: 0,
@@ -337,13 +340,9 @@ impl Leader {
     fn news(&mut self, id: NodeId, news: News, to: &mut Vec<Action>) -> Result<()> {
         match news {
             News::Facts(facts) => self.facts(id, facts),
-            News::Range(range) => {
-                if let Some(node) = self.node_mut(id) {
-                    node.telling = true;
-                }
-                self.range(id, &range)
-            }
+            News::Range(range) => self.range(id, &range),
             News::SnapshotEnd(end) => {
+                self.end_ranges(id)?;
                 let Some(node) = self.node_mut(id) else { return Ok(()) };
                 node.facts = node.facts.max(end.facts);
                 (node.complete, node.telling) = (true, false);

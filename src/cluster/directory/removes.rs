@@ -144,10 +144,10 @@ impl Leader {
         Ok(())
     }
 
-    /// Members of whom it is not known what they have under a key: those that have not reported, and those that have not dropped
+    /// Members of whom it is not known what they have under a key: those that have not reported, or are doing so once more, and those that have not dropped
     /// yet what they were told to drop unseen.
     fn unknown(&self, key: &ObjectKey) -> Result<Vec<NodeId>> {
-        let mut list = memory::collect(self.nodes().filter(|node| !node.complete).map(|node| node.id))?;
+        let mut list = memory::collect(self.nodes().filter(|node| !node.complete || node.telling).map(|node| node.id))?;
         for node in self.log.unseen(key) {
             if !list.contains(&node) {
                 memory::push(&mut list, node)?;

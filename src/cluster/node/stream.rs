@@ -36,6 +36,8 @@ pub struct Stream {
     /// Facts up to this one are in reports.
     facts: u64,
     snapshot: Option<Snapshot>,
+    /// A snapshot ends with this fact: what has moved behind its back is told by then.
+    ends: Option<u64>,
     /// A snapshot is needed.
     wanted: bool,
     /// The drop log was applied this far when the newest fact was this one; to be told.
@@ -55,6 +57,7 @@ impl Stream {
             sent_at: 0,
             facts: 0,
             snapshot: None,
+            ends: None,
             wanted: true,
             applied: None,
             notes: VecDeque::new(),
@@ -144,7 +147,7 @@ impl Stream {
                 return Ok(());
             } else if self.wanted {
                 self.wanted = false;
-                self.snapshot = Some(Snapshot { next: 0, facts: storage.newest() });
+                (self.snapshot, self.ends) = (Some(Snapshot { next: 0, facts: storage.newest() }), None);
             } else if let Some(snapshot) = self.snapshot {
                 let mut part = storage.part(snapshot.next, OBJECTS)?;
                 name_all(&mut part.live)?;
@@ -152,11 +155,12 @@ impl Stream {
                 if let Some(next) = part.next {
                     self.snapshot = Some(Snapshot { next, ..snapshot });
                 } else {
-                    self.snapshot = None;
+                    (self.snapshot, self.ends) = (None, Some(storage.newest()));
                     self.facts = snapshot.facts;
-                    // It may be one more than there should be under way.
-                    self.reports.push_back(SnapshotEnd { facts: snapshot.facts }.into());
                 }
+            } else if self.ends.is_some_and(|newest| self.facts >= newest) {
+                self.ends = None;
+                self.reports.push_back(SnapshotEnd { facts: self.facts }.into());
             } else {
                 match storage.facts(self.facts, FACTS)? {
                     Tail::Overwritten => self.wanted = true,

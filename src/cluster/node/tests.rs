@@ -1,6 +1,7 @@
 //! The agent by itself, told by hand what happened, over the simulator's model of a store.
 
 use super::storage::{Offer, Storage, Wanted};
+use super::stream::Stream;
 use super::{Action, Agent, Config, Event, Plan};
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
@@ -202,6 +203,28 @@ fn what_the_ring_has_overwritten_is_told_by_a_snapshot() {
     let listed: usize = told.iter().map(|news| if let News::Range(range) = news { range.live.len() } else { 0 }).sum();
     assert_eq!(listed, 4, "{told:?}");
     assert!(matches!(told.last(), Some(News::SnapshotEnd(end)) if end.facts == 4));
+}
+
+#[test]
+fn a_snapshot_ends_behind_the_facts_that_came_meanwhile() {
+    let (mut store, mut stream, mut told) = (Store::new(40, 16, 16), Stream::new(1), Vec::new());
+    let mut more = |stream: &mut Stream, store: &mut Store| {
+        stream.next(store, true, 0, 500, |number, news: &News| told.push((number, news.clone()))).unwrap();
+        let next = told.last().map_or(1, |(number, _)| number + 1);
+        (stream.acknowledged(next), told.clone())
+    };
+    let is_end = |(_, news): &(u64, News)| matches!(news, News::SnapshotEnd(_));
+    let (_, first) = more(&mut stream, &mut store);
+    assert!(!first.iter().any(is_end), "it takes more reports than may be under way: {first:?}");
+    // What moves now may leave a place that was not told of yet for one that was.
+    store.put(&key(), PutId::local(1), &[1]).unwrap();
+    let all = loop {
+        if let (false, all) = more(&mut stream, &mut store) {
+            break all;
+        }
+    };
+    let facts = all.iter().position(|(_, news)| matches!(news, News::Facts(_))).unwrap();
+    assert!(all.iter().position(is_end).is_some_and(|end| end > facts), "{all:?}");
 }
 
 #[test]
