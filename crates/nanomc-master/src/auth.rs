@@ -3,6 +3,7 @@
 use crate::options::{Failure, Tls};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use nanomc::cluster::net::secure::forget_sessions;
 use std::sync::Arc;
 use subtle::ConstantTimeEq as _;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -63,6 +64,7 @@ pub fn certificates(tls: &Tls) -> Result<Arc<ServerConfig>, Failure> {
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|e| failed(&tls.cert, &e))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
+    forget_sessions(&mut config);
     Ok(Arc::new(config))
 }
 

@@ -10,7 +10,7 @@ use crate::keep::file::State;
 use crate::meter::Meter;
 use crate::options::{Failure, Options, Tls};
 use crate::print::{self, Few};
-use crate::serve::{Front, serve_http};
+use crate::serve::{Front, Secured, serve_http};
 use crate::sys;
 use nanomc::base::log;
 use nanomc::cluster::directory::{Event, Master};
@@ -57,6 +57,8 @@ async fn serve(options: Options) -> Result<(), Failure> {
     sys::raise_files();
     let tls = options.tls.as_ref().map(auth::certificates).transpose()?;
     let identity = options.tls.as_ref().and_then(Tls::files).map(|files| Identity::load(&files)).transpose()?;
+    let framed = identity.as_ref().map(|identity| identity.server());
+    let tls = tls.map(|grpc| Secured { grpc, framed });
     let state = if options.etcd.is_none() { Some(State::open(&options.state)?) } else { None };
 
     let (grpc, address) = bind(options.address, "port").await?;

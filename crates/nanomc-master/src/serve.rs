@@ -75,13 +75,22 @@ async fn accept(listener: &TcpListener, mut over: Over, serve: impl Fn(TcpStream
     }
 }
 
+/// With which certificates those who connect are spoken to: gRPC clients, and those who send frames, if that is with TLS.
+#[derive(Clone)]
+pub struct Secured {
+    /// Of gRPC.
+    pub grpc: Arc<ServerConfig>,
+    /// Of frames.
+    pub framed: Option<Arc<ServerConfig>>,
+}
+
 /// What gRPC connections are served with.
 #[derive(Clone)]
 pub struct Front {
     service: MasterServiceServer<Grpc>,
     handle: Handle,
     token: Token,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<Secured>,
     meter: Arc<Meter>,
     calls: Arc<Semaphore>,
     door: Arc<Door>,
@@ -90,7 +99,7 @@ pub struct Front {
 impl Front {
     /// Frames go to the directory behind a handle, gRPC to the service.
     #[must_use]
-    pub fn new(grpc: Grpc, handle: Handle, token: Token, tls: Option<Arc<ServerConfig>>, meter: Arc<Meter>) -> Self {
+    pub fn new(grpc: Grpc, handle: Handle, token: Token, tls: Option<Secured>, meter: Arc<Meter>) -> Self {
         let service = MasterServiceServer::new(grpc).max_decoding_message_size(MAX_MESSAGE);
         let (calls, door) = (Arc::new(Semaphore::new(MAX_CALLS)), Arc::new(Door::new(MAX_CONNECTIONS)));
         Self { service, handle, token, tls, meter, calls, door }
@@ -142,15 +151,19 @@ impl Front {
         }
     }
 
-    /// With TLS: the stream of a gRPC client, or nothing if it is the directory's from now on, or failed. Whoever fails is told so by TLS itself.
-    async fn secured(&self, stream: TcpStream, tls: Arc<ServerConfig>) -> Option<TlsStream<TcpStream>> {
+    /// With TLS: the stream of a gRPC client, or nothing if it is the directory's from now on, or failed. Whoever fails is told so by TLS itself. Handshakes
+    /// take long, and anybody can begin many: they are done here, and not where the directory is.
+    async fn secured(&self, stream: TcpStream, tls: Secured) -> Option<TlsStream<TcpStream>> {
         let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await.ok()?;
-        if begun.client_hello().alpn().is_some_and(|mut names| names.any(|name| name == ALPN)) {
-            let socket = begun.io.into_std().ok()?;
-            self.handle.adopt(socket.into(), Some(Box::new(begun.accepted)));
-            return None;
+        let framed = begun.client_hello().alpn().is_some_and(|mut names| names.any(|name| name == ALPN));
+        match tls.framed.filter(|_| framed) {
+            None => begun.into_stream(tls.grpc).await.ok(),
+            Some(config) => {
+                let (socket, connection) = begun.into_stream(config).await.ok()?.into_inner();
+                self.handle.adopt(socket.into_std().ok()?.into(), Some(Box::new(connection)));
+                None
+            }
         }
-        begun.into_stream(tls).await.ok()
     }
 
     async fn http2<S>(self, stream: S, watcher: Watcher, mut guest: Guest, late: Instant)

@@ -1,12 +1,15 @@
 //! The bytes of a connection, as they are or encrypted. Nothing waits.
 
-use super::secure;
+use super::secure::{self, MOST_WAITING};
 use super::sys::{self, Moved, Span};
 use crate::base::error::Error;
 use crate::rpc::ParentOnly;
 use rustls::Connection;
 use std::io::{BufRead as _, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// Bytes of a value after which others have their turn.
+const MOST_AT_ONCE: usize = 1 << 20;
 
 /// See the module.
 #[derive(Debug)]
@@ -16,14 +19,19 @@ pub struct Channel {
     tls: Option<Box<Connection>>,
     /// Why it has ended, where that is known.
     why: Option<Error>,
+    /// Whether there was no more than what came last.
+    dry: bool,
 }
 
 impl Channel {
     /// Over a socket that does not block.
     #[must_use]
-    pub fn new(socket: OwnedFd, tls: Option<Box<Connection>>) -> Self {
+    pub fn new(socket: OwnedFd, mut tls: Option<Box<Connection>>) -> Self {
+        if let Some(tls) = &mut tls {
+            tls.set_buffer_limit(Some(MOST_WAITING));
+        }
         // A child that lives on must not keep the connection of a process that has died.
-        Self { socket: ParentOnly::new(socket), tls, why: None }
+        Self { socket: ParentOnly::new(socket), tls, why: None, dry: false }
     }
 
     /// Whether its bytes are encrypted.
@@ -46,9 +54,14 @@ impl Channel {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Whether something has come that no look at the socket would tell of.
-    pub(super) fn has_more(&mut self) -> bool {
-        self.tls.as_mut().is_some_and(|tls| tls.reader().fill_buf().is_ok_and(|bytes| !bytes.is_empty()))
+    /// Bytes that wait in it, at most.
+    pub(super) fn waiting(&self) -> usize {
+        if self.has_waiting() { MOST_WAITING } else { 0 }
+    }
+
+    /// Whether the socket tells of all that comes after the bytes that were received last, so many where there was room for as many.
+    pub(super) fn is_dry(&self, received: usize, room: usize) -> bool {
+        if self.tls.is_some() { self.dry } else { received < room }
     }
 
     /// Sends what waits. False if the connection has ended.
@@ -72,15 +85,11 @@ impl Channel {
             return Moved::Ended;
         }
         let Some(tls) = &mut self.tls else { return sys::send(self.socket.as_fd(), spans) };
-        let mut n = 0;
-        for span in spans.filter(|span| !span.is_empty()) {
-            // As much as there is room for; none of it waits in the program's memory.
-            let taken = span.read(|bytes| tls.writer().write(bytes)).unwrap_or(0);
-            n += taken;
-            if taken < span.len() {
-                break;
-            }
+        // TLS would keep it, and send it whenever a handshake ends, also if nobody wants that any more.
+        if tls.is_handshaking() {
+            return Moved::Later;
         }
+        let n = sys::read_all(spans, |list| tls.writer().write_vectored(list)).unwrap_or(0);
         match (self.push(), n) {
             (false, _) => Moved::Ended,
             (true, 0) => Moved::Later,
@@ -104,7 +113,7 @@ impl Channel {
         }
         let mut spans = to.iter().copied();
         let mut into = spans.next();
-        self.pull(to.iter().map(Span::len).sum(), |mut bytes| {
+        self.pull(to.iter().map(Span::len).sum::<usize>().min(MOST_AT_ONCE), |mut bytes| {
             while let Some(span) = into.filter(|_| !bytes.is_empty()) {
                 let step = bytes.len().min(span.len());
                 span.store(&bytes[..step]);
@@ -114,8 +123,9 @@ impl Channel {
         })
     }
 
-    /// Gives so many bytes at most to `store`. Fewer are all that there are.
+    /// Gives so many bytes at most to `store`.
     fn pull(&mut self, most: usize, mut store: impl FnMut(&[u8])) -> Moved {
+        self.dry = true;
         let Some(tls) = &mut self.tls else { return Moved::Ended };
         let mut socket = Socket(self.socket.as_fd());
         let mut n = 0;
@@ -129,6 +139,7 @@ impl Channel {
                     reader.consume(step);
                     n += step;
                     if n == most {
+                        self.dry = false;
                         break Moved::Later;
                     }
                     continue;
@@ -143,7 +154,7 @@ impl Channel {
                 Err(_) => break Moved::Ended,
             }
             if let Err(error) = tls.process_new_packets() {
-                self.why = Some(secure::why(error));
+                self.why = secure::why(&error);
                 break Moved::Ended;
             }
         };

@@ -188,6 +188,8 @@ pub(super) struct Link {
     pub watched: bool,
     /// Whether it is in the list of those with something to send.
     pub dirty: bool,
+    /// Whether it is in a list of those that may have something.
+    pub in_turn: bool,
     /// When it was made, when something came last, and when something that was to be sent was taken last, or began to wait.
     made_at: Millis,
     moved_at: Millis,
@@ -212,6 +214,7 @@ impl Link {
             queued: 0,
             watched: connecting,
             dirty: false,
+            in_turn: false,
             made_at: now,
             moved_at: now,
             sent_at: now,
@@ -220,9 +223,14 @@ impl Link {
         }
     }
 
-    /// Bytes in buffers of ours.
+    /// Whether something is to be sent that is in no buffer of the kernel yet, and is not a value.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.queued > 0 || self.channel.has_waiting()
+    }
+
+    /// Bytes in buffers of ours, at most.
     pub(super) fn held(&self) -> usize {
-        self.queued + self.input.len()
+        self.queued + self.input.len() + self.channel.waiting()
     }
 
     /// The socket may have something.
@@ -422,8 +430,9 @@ impl Link {
                     match self.channel.receive_into(spans.list.make_contiguous()) {
                         Moved::Bytes(n) => {
                             spans.advance(n);
-                            // Behind a long value there is rarely something at once; if there is, it is told.
-                            self.drained = n < wanted || spans.left == 0 && !self.channel.has_more();
+                            // Behind a long value there is rarely something at once; if there is, the socket tells.
+                            let over = spans.left == 0 && !self.channel.is_secure();
+                            self.drained = over || self.channel.is_dry(n, wanted);
                         }
                         Moved::Later => self.drained = true,
                         Moved::Ended => return Came::Ended(self.channel.why()),
@@ -507,7 +516,7 @@ impl Link {
         // Not all that there is room for: the buffer may be a larger one than is wanted.
         let room = if bytes < ROOM { room } else { self.input.capacity() } - self.input.len();
         match self.channel.receive(&mut self.input, room) {
-            Moved::Bytes(n) => self.drained = n < room,
+            Moved::Bytes(n) => self.drained = self.channel.is_dry(n, room),
             Moved::Later => self.drained = true,
             Moved::Ended => return Some(Came::Ended(self.channel.why())),
         }

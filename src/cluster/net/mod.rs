@@ -23,7 +23,7 @@ use crate::base::error::Result;
 use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_VERSION, nmc_status_t};
 use crate::base::{log, memory};
 use link::{Came, Link, Spares};
-use rustls::server::Accepted;
+use rustls::ServerConnection;
 use secure::Identity;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -39,6 +39,11 @@ pub const WAKE: u64 = 1 << 61;
 
 /// How long whoever connects may stay in any case without saying who it is, in ms: after a restart everybody comes at once.
 const MOMENT: Millis = 250;
+/// How many of those who have not said who they are have a turn before those are looked at again who have, and how many if each may begin a
+/// handshake, which takes longer than most messages.
+const SHY: usize = 64;
+/// See [`SHY`].
+const SHY_SECURE: usize = 4;
 /// Those who have not said who they are that are looked at to find one that can go.
 const LOOKED_AT: usize = 64;
 
@@ -101,6 +106,9 @@ pub struct Net {
     next: u64,
     /// Links that may have something.
     turn: VecDeque<u64>,
+    /// Those of strangers, who come behind all others, and how many of them may until it is looked again who else there is.
+    shy: VecDeque<u64>,
+    shy_left: usize,
     patience: u32,
     /// Links with something to send, in the order in which they got it.
     dirty: Vec<u64>,
@@ -132,6 +140,8 @@ impl Net {
             strangers: VecDeque::new(),
             next: 1,
             turn: VecDeque::new(),
+            shy: VecDeque::new(),
+            shy_left: 0,
             patience: TURN,
             dirty: Vec::new(),
             heard: VecDeque::new(),
@@ -166,7 +176,7 @@ impl Net {
     /// Whether there is something to do without waiting.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        !self.turn.is_empty() || !self.heard.is_empty()
+        !self.turn.is_empty() || !self.shy.is_empty() || !self.heard.is_empty()
     }
 
     fn add(&mut self, link: Link) -> Result<Peer> {
@@ -241,6 +251,12 @@ impl Net {
         }
     }
 
+    /// Whether something that was said to a peer is still here, and would be lost with the connection; a value apart.
+    #[must_use]
+    pub fn has_unsent(&self, to: Peer) -> bool {
+        self.links.get(&to.0).is_some_and(Link::has_unsent)
+    }
+
     /// Bytes that wait in buffers for a peer.
     #[must_use]
     pub fn queued(&self, to: Peer) -> usize {
@@ -287,12 +303,12 @@ impl Net {
         let until = now_ms().saturating_add(Millis::try_from(limit.as_millis()).unwrap_or(Millis::MAX));
         self.flush();
         for peer in peers {
-            if let Some(link) = self.links.get_mut(&peer.0).filter(|link| link.queued == 0) {
+            if let Some(link) = self.links.get_mut(&peer.0).filter(|link| !link.has_unsent()) {
                 link.channel.shut_sending();
             }
         }
         let mut ready = Vec::new();
-        while peers.iter().any(|peer| self.links.get(&peer.0).is_some_and(|link| link.queued == 0)) {
+        while peers.iter().any(|peer| self.links.get(&peer.0).is_some_and(|link| !link.has_unsent())) {
             let left = until.saturating_sub(now_ms());
             if left == 0 {
                 break;
@@ -307,6 +323,7 @@ impl Net {
     /// These have something, or take something.
     pub fn ready(&mut self, list: &[Ready]) {
         self.now = now_ms();
+        self.shy_left = if self.limits.tls.is_some() { SHY_SECURE } else { SHY };
         for ready in list {
             if ready.number >= LISTENERS {
                 self.accept(usize::try_from(ready.number - LISTENERS).unwrap_or(usize::MAX));
@@ -318,8 +335,8 @@ impl Net {
             }
             if ready.readable {
                 link.readable(self.now);
-                if !self.turn.contains(&ready.number) {
-                    self.turn.push_back(ready.number);
+                if !std::mem::replace(&mut link.in_turn, true) {
+                    if link.unknown { &mut self.shy } else { &mut self.turn }.push_back(ready.number);
                 }
             }
         }
@@ -346,16 +363,11 @@ impl Net {
         }
     }
 
-    /// Somebody has connected where another has listened, who has read the first message of TLS where that is wanted. The socket does not block.
-    pub fn adopt_from(&mut self, socket: OwnedFd, first: Option<Box<Accepted>>) {
-        let tls = match (&self.limits.tls, first) {
-            (Some(tls), Some(first)) => tls.accepted(*first).map(Some),
-            (None, None) => Ok(None),
-            // It would be spoken to in another way than it speaks.
-            _ => return,
-        };
-        if let Ok(tls) = tls {
-            self.adopt(Channel::new(socket, tls));
+    /// Somebody has connected where another has listened, and shown its certificate there if that is wanted here. The socket does not block.
+    pub fn adopt_from(&mut self, socket: OwnedFd, tls: Option<Box<ServerConnection>>) {
+        // Else it would be spoken to in another way than it speaks.
+        if tls.is_some() == self.limits.tls.is_some() {
+            self.adopt(Channel::new(socket, tls.map(|tls| Box::new((*tls).into()))));
         }
     }
 
@@ -370,11 +382,12 @@ impl Net {
         let mut link = Link::new(channel, false, self.now);
         link.unknown = true;
         // What was read before it came here is not told of by the socket.
-        let there = link.channel.is_secure();
+        link.in_turn = link.channel.is_secure();
+        let there = link.in_turn;
         if let Ok(peer) = self.add(link) {
             self.strangers.push_back(peer.0);
             if there {
-                self.turn.push_back(peer.0);
+                self.shy.push_back(peer.0);
             }
         }
     }
@@ -395,6 +408,10 @@ impl Net {
         loop {
             if let Some(heard) = self.heard.pop_front() {
                 return Some(heard);
+            }
+            if self.turn.is_empty() && self.shy_left > 0 {
+                self.shy_left -= 1;
+                self.turn.extend(self.shy.pop_front());
             }
             let number = *self.turn.front()?;
             let Some(link) = self.links.get_mut(&number) else {
@@ -434,6 +451,7 @@ impl Net {
                 }
                 Came::Taken(ticket) => return Some(Heard::Taken(ticket)),
                 Came::Nothing => {
+                    link.in_turn = false;
                     self.turn.pop_front();
                     self.patience = TURN;
                     if self.held > self.limits.held {

@@ -3,11 +3,11 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_PERMISSION};
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::{Accepted, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct,
     InvalidMessage, RootCertStore, ServerConfig, ServerConnection, SignatureScheme, crypto, version,
@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub const ALPN: &[u8] = b"nanomc";
 
 /// Bytes that wait encrypted for the other end to take them.
-const MOST_WAITING: usize = 256 << 10;
+pub(super) const MOST_WAITING: usize = 128 << 10;
 
 /// Files in PEM that say who somebody is, and whom it believes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -73,6 +73,7 @@ impl Identity {
             .with_single_cert(chain.clone(), key()?)
             .map_err(|e| failed(&files.cert, &e))?;
         server.alpn_protocols = vec![ALPN.to_vec()];
+        forget_sessions(&mut server);
 
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
         let verifier = AnyName(verifier.map_err(|e| failed(&files.ca, &e))?);
@@ -84,6 +85,7 @@ impl Identity {
             .with_client_auth_cert(chain, key()?)
             .map_err(|e| failed(&files.cert, &e))?;
         client.alpn_protocols = vec![ALPN.to_vec()];
+        client.resumption = Resumption::disabled();
 
         let name = ServerName::try_from("nanomc").map_err(|e| Error::new(NMC_ERR_INVALID_ARG, e.to_string()))?;
         Ok(Arc::new(Self { client: Arc::new(client), server: Arc::new(server), name }))
@@ -91,29 +93,38 @@ impl Identity {
 
     /// The beginning of a connection to somebody.
     pub(super) fn connecting(&self) -> Result<Box<Connection>> {
-        ClientConnection::new(Arc::clone(&self.client), self.name.clone()).map(|c| bounded(c.into())).map_err(why)
+        let connection = ClientConnection::new(Arc::clone(&self.client), self.name.clone());
+        connection.map(|connection| Box::new(connection.into())).map_err(|error| refused(&error))
     }
 
     /// The beginning of one with somebody who has connected.
     pub(super) fn accepting(&self) -> Result<Box<Connection>> {
-        ServerConnection::new(Arc::clone(&self.server)).map(|c| bounded(c.into())).map_err(why)
+        let connection = ServerConnection::new(Arc::clone(&self.server));
+        connection.map(|connection| Box::new(connection.into())).map_err(|error| refused(&error))
     }
 
-    /// The same, where its first message was read already.
-    pub(super) fn accepted(&self, by: Accepted) -> Result<Box<Connection>> {
-        by.into_connection(Arc::clone(&self.server)).map(|c| bounded(c.into())).map_err(|(error, _)| why(error))
+    /// With what others take those who have connected, before they hand them over.
+    #[must_use]
+    pub fn server(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.server)
     }
 }
 
-fn bounded(mut connection: Connection) -> Box<Connection> {
-    connection.set_buffer_limit(Some(MOST_WAITING));
-    Box::new(connection)
+/// Who comes again shows its certificate again: it may have ended since.
+pub fn forget_sessions(server: &mut ServerConfig) {
+    server.send_tls13_tickets = 0;
+    server.session_storage = Arc::new(NoServerSessionStorage {});
 }
 
-/// Why a connection can not go on, in words for whoever set it up.
-pub(super) fn why(error: rustls::Error) -> Error {
+fn refused(error: &rustls::Error) -> Error {
+    Error::new(NMC_ERR_PERMISSION, format!("TLS: {error}"))
+}
+
+/// Why the other end is not spoken to, or does not speak to this one, in words for whoever set it up. Nothing if a connection has ended for another
+/// reason, such as bytes that were damaged: the next may be better.
+pub(super) fn why(error: &rustls::Error) -> Option<Error> {
     use AlertDescription as Alert;
-    let text = match &error {
+    let text = match error {
         rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
             "TLS: the other end does not speak it".into()
         }
@@ -121,12 +132,24 @@ pub(super) fn why(error: rustls::Error) -> Error {
         | rustls::Error::AlertReceived(Alert::CertificateRequired | Alert::HandshakeFailure) => {
             "TLS: a certificate is wanted here".into()
         }
-        rustls::Error::AlertReceived(alert) => {
-            format!("TLS: the other end refuses this certificate or connection: {alert:?}")
-        }
-        _ => format!("TLS: {error}"),
+        rustls::Error::AlertReceived(
+            alert @ (Alert::AccessDenied
+            | Alert::BadCertificate
+            | Alert::CertificateExpired
+            | Alert::CertificateRevoked
+            | Alert::CertificateUnknown
+            | Alert::DecryptError
+            | Alert::NoApplicationProtocol
+            | Alert::ProtocolVersion
+            | Alert::UnknownCA
+            | Alert::UnsupportedCertificate),
+        ) => format!("TLS: the other end refuses this certificate or connection: {alert:?}"),
+        rustls::Error::InvalidCertificate(_)
+        | rustls::Error::NoApplicationProtocol
+        | rustls::Error::PeerIncompatible(_) => return Some(refused(error)),
+        _ => return None,
     };
-    Error::new(NMC_ERR_PERMISSION, text)
+    Some(Error::new(NMC_ERR_PERMISSION, text))
 }
 
 /// Believes whoever has a certificate of the authority, whatever name is in it.

@@ -4,6 +4,7 @@
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::rpc::owned;
+use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -83,13 +84,8 @@ impl Span {
 
     /// Appends what it holds.
     pub fn append_to(&self, to: &mut Vec<u8>) {
-        self.read(|bytes| to.extend_from_slice(bytes));
-    }
-
-    /// Looks at what it holds.
-    pub fn read<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
         // SAFETY: whoever made the span vouches for it.
-        look(unsafe { std::slice::from_raw_parts(self.first as *const u8, self.len) })
+        to.extend_from_slice(unsafe { std::slice::from_raw_parts(self.first as *const u8, self.len) });
     }
 
     fn iovec(&self) -> libc::iovec {
@@ -154,6 +150,18 @@ pub fn send(to: BorrowedFd<'_>, spans: impl Iterator<Item = Span>) -> Moved {
 #[must_use]
 pub fn reading(bytes: &[u8]) -> Span {
     Span { first: bytes.as_ptr() as usize, len: bytes.len() }
+}
+
+/// Looks at what the first of these hold, as many as one call moves.
+pub fn read_all<T>(spans: impl Iterator<Item = Span>, look: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
+    let mut list = [IoSlice::new(&[]); MOST_PIECES];
+    let mut n = 0;
+    for (place, span) in list.iter_mut().zip(spans.filter(|span| !span.is_empty())) {
+        // SAFETY: whoever made the span vouches for it.
+        *place = IoSlice::new(unsafe { std::slice::from_raw_parts(span.first as *const u8, span.len) });
+        n += 1;
+    }
+    look(&list[..n])
 }
 
 /// A span of bytes that are written and outlive the call for which it is made.

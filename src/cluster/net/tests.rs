@@ -7,6 +7,7 @@ use crate::cluster::types::{ObjectKey, PutId};
 use crate::cluster::wire::{Fetched, Find, Metadata};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 struct Pair {
@@ -346,6 +347,90 @@ fn with_tls_nobody_in_between_reads_a_value() {
         back.join().unwrap();
         assert!(all.len() > from.len());
         assert_eq!(all.windows(64).any(|bytes| bytes == &from[5_000..5_064]), seen);
+    }
+}
+
+#[test]
+fn what_is_said_before_a_handshake_has_ended_can_be_taken_back() {
+    let secure = Authority::new().knows_itself();
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut near = Net::new(secure).unwrap();
+    let peer = near.connect(&Address::Tcp(mute.local_addr().unwrap())).unwrap();
+    near.send(peer, &fetched(0)).unwrap();
+    // The first message of TLS itself has left when nobody waits to send more.
+    while near.links[&peer.0].watched {
+        turn(&mut near);
+    }
+    assert!(sys::has_bytes(mute.accept().unwrap().0.as_fd()));
+    assert!(near.has_unsent(peer));
+}
+
+#[test]
+fn damaged_bytes_end_a_connection_and_are_no_refusal() {
+    let secure = Authority::new().knows_itself();
+    let (far, address) = listening(secure.clone());
+    let Address::Tcp(at) = address else { panic!() };
+    let between = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut near = Net::new(secure).unwrap();
+    let peer = near.connect(&Address::Tcp(between.local_addr().unwrap())).unwrap();
+    let (mut one, mut other) = (between.accept().unwrap().0, TcpStream::connect(at).unwrap());
+    let (mut back_from, mut back_to) = (other.try_clone().unwrap(), one.try_clone().unwrap());
+    let there = std::thread::spawn(move || drop(std::io::copy(&mut one, &mut other)));
+    let damage = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let damages = Arc::clone(&damage);
+    let back = std::thread::spawn(move || {
+        let mut piece = [0; 4096];
+        while let Ok(n @ 1..) = back_from.read(&mut piece) {
+            piece[n - 1] ^= u8::from(damages.load(std::sync::atomic::Ordering::SeqCst));
+            if back_to.write_all(&piece[..n]).is_err() {
+                break;
+            }
+        }
+    });
+    near.send(peer, &fetched(0)).unwrap();
+    let mut pair = Pair { near, far, peer };
+    until(&mut pair, |net, far, heard| match heard {
+        Heard::Frame(peer, _) if far => {
+            damage.store(true, std::sync::atomic::Ordering::SeqCst);
+            net.send(peer, &fetched(0)).unwrap();
+            None
+        }
+        Heard::Closed(_) if !far => Some(()),
+        Heard::Frame(_, frame) => panic!("{frame:?}"),
+        _ => None,
+    });
+    drop(pair);
+    there.join().unwrap();
+    back.join().unwrap();
+}
+
+#[test]
+fn those_who_are_known_are_heard_before_those_who_are_not() {
+    let (far, address) = listening(Limits::default());
+    let mut known = Net::new(Limits::default()).unwrap();
+    let peer = known.connect(&address).unwrap();
+    known.send(peer, &fetched(0)).unwrap();
+    let mut pair = Pair { near: known, far, peer };
+    let first = until(&mut pair, |_, far, heard| match heard {
+        Heard::Frame(peer, _) if far => Some(peer),
+        _ => None,
+    });
+    // Many strangers say something, and then the one who is known does.
+    let Address::Tcp(at) = address else { panic!() };
+    let mut bytes = Vec::new();
+    fetched(0).encode(&mut bytes).unwrap();
+    let mut strangers: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(at).unwrap()).collect();
+    while pair.far.links() < 21 {
+        turn(&mut pair.far);
+    }
+    strangers.iter_mut().for_each(|stranger| stranger.write_all(&bytes).unwrap());
+    pair.near.send(pair.peer, &fetched(0)).unwrap();
+    pair.near.flush();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(matches!(turn(&mut pair.far), Some(Heard::Frame(peer, _)) if peer == first));
+    let mut rest = 0;
+    while rest < 20 {
+        rest += usize::from(matches!(turn(&mut pair.far), Some(Heard::Frame(..))));
     }
 }
 

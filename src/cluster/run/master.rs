@@ -10,7 +10,7 @@ use crate::cluster::net::{Heard, Limits, Listener, Net, Ready, now_ms};
 use crate::cluster::types::{Millis, Peer, incarnation_of};
 use crate::cluster::wire::{Answer, Frame, Message};
 use crate::sync::service_thread;
-use rustls::server::Accepted;
+use rustls::ServerConnection;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ enum Mail {
     Event(Event),
     Call(u32, Box<Message>, Answered),
     Look(Looking),
-    Link(OwnedFd, Option<Box<Accepted>>),
+    Link(OwnedFd, Option<Box<ServerConnection>>),
     Stop,
 }
 
@@ -59,10 +59,10 @@ impl Handle {
         self.post(Mail::Look(look));
     }
 
-    /// Hands over somebody who has connected elsewhere and is going to send frames, with the first message of TLS if that is spoken. The
+    /// Hands over somebody who has connected elsewhere and is going to send frames, and has shown its certificate there if one is wanted. The
     /// socket does not block.
-    pub fn adopt(&self, socket: OwnedFd, first: Option<Box<Accepted>>) {
-        self.post(Mail::Link(socket, first));
+    pub fn adopt(&self, socket: OwnedFd, tls: Option<Box<ServerConnection>>) {
+        self.post(Mail::Link(socket, tls));
     }
 
     /// Ends it.
@@ -178,7 +178,7 @@ impl Running {
                     self.tell(Event::Message(Peer(INSIDE + self.next), frame), now);
                 }
                 Mail::Look(look) => look(&self.master, now),
-                Mail::Link(socket, first) => self.net.adopt_from(socket, first),
+                Mail::Link(socket, tls) => self.net.adopt_from(socket, tls),
                 Mail::Stop => return false,
             }
         }

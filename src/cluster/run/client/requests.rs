@@ -215,7 +215,7 @@ impl State {
         // What has not left yet would be done later, when nobody reckons with it. Others on that connection ask again. Not for what waits here only to leave
         // together: with it would go what was said meanwhile.
         self.net.flush();
-        let unsent = self.requests.get(&request).map(|sent| sent.peer).filter(|peer| self.net.queued(*peer) > 0);
+        let unsent = self.requests.get(&request).map(|sent| sent.peer).filter(|peer| self.net.has_unsent(*peer));
         if let Some(peer) = unsent {
             self.net.close(peer);
             self.masters.given_up(peer);
