@@ -146,7 +146,11 @@ impl Field for String {
         }
         let (text, rest) = from.0.split_at(len);
         from.0 = rest;
-        Ok(String::from_utf8_lossy(text).into_owned())
+        match std::str::from_utf8(text) {
+            Ok(text) => Ok(text.to_owned()),
+            // It is not mended: that may be longer than a text can be.
+            Err(_) => crate::bail!(NMC_ERR_PROTOCOL, "a text in a message is not UTF-8"),
+        }
     }
 }
 

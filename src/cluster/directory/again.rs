@@ -23,7 +23,7 @@ const ROUND_MS: Millis = 5_000;
 struct Job {
     node: NodeId,
     /// The index that is looked at next.
-    at: usize,
+    at: u64,
     /// Something was missing in this round.
     short: bool,
     /// The next round begins then.
@@ -83,7 +83,7 @@ impl Leader {
             let (Some(slot), Some(node)) = (self.members.get(&job.node).copied(), self.node(job.node)) else {
                 return Ok(true);
             };
-            let Some(index) = node.table.nth(job.at) else {
+            let Some(index) = node.table.next(job.at) else {
                 let over = !job.short;
                 (job.at, job.short, job.begins) = (0, false, now + ROUND_MS);
                 return Ok(over);
@@ -95,7 +95,7 @@ impl Leader {
                     Replaced::Enough => {}
                 }
             }
-            job.at += 1;
+            job.at = u64::from(index) + 1;
         }
         Ok(false)
     }

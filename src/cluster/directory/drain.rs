@@ -25,7 +25,7 @@ struct Job {
     node: NodeId,
     segment: u32,
     /// The index that is looked at next.
-    at: usize,
+    at: u64,
     /// What this round found only there, and the first of it.
     left: u64,
     first: Option<ObjectKey>,
@@ -104,7 +104,7 @@ impl Leader {
                 let is_closed = |s: &Seg| s.info.number == job.segment && s.closed.is_some_and(|to| node.facts >= to);
                 job.closed = node.segments.iter().any(is_closed);
             }
-            let Some(index) = node.table.nth(job.at) else {
+            let Some(index) = node.table.next(job.at) else {
                 if job.closed || job.left > 0 {
                     job.last = Some((job.left, job.first.take()));
                 }
@@ -124,7 +124,7 @@ impl Leader {
                 }
                 job.first.get_or_insert(key);
             }
-            job.at += 1;
+            job.at = u64::from(index) + 1;
         }
         Ok(())
     }

@@ -134,7 +134,7 @@ pub struct Former {
     pub incarnation: u64,
     pub table: Table,
     /// How much of it was cleared away; none as long as it may be needed.
-    pub cleared: Option<usize>,
+    pub cleared: Option<u64>,
 }
 
 /// Whose a replica is.
@@ -498,7 +498,7 @@ impl Leader {
             while budget > 0 {
                 let Some(Owner::Former(former)) = self.owners.get(slot) else { break };
                 let Some(cleared) = former.cleared else { break };
-                let Some(index) = former.table.nth(cleared) else {
+                let Some(index) = former.table.next(cleared) else {
                     self.owners[slot] = Owner::Nobody;
                     break;
                 };
@@ -510,7 +510,7 @@ impl Leader {
                     self.lift(owner, index, at);
                 }
                 if let Owner::Former(former) = &mut self.owners[slot] {
-                    former.cleared = Some(cleared + 1);
+                    former.cleared = Some(u64::from(index) + 1);
                 }
             }
         }

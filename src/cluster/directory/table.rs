@@ -4,6 +4,8 @@
 use super::objects::At;
 use crate::base::error::Result;
 use crate::base::memory;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Bit of an index that means a slot of the tier.
 pub const TIER: u32 = 1 << 31;
@@ -11,57 +13,55 @@ pub const TIER: u32 = 1 << 31;
 /// Bit of a word that says that the epoch lives.
 const LIVE: u64 = 1 << 63;
 
-/// Indexes of one kind.
-#[derive(Debug, Default)]
-struct Half {
+/// Indexes that take memory together, as a power of two: a node that speaks of few takes little, whatever it says that it has.
+const PAGE_BITS: u32 = 8;
+const PAGE: usize = 1 << PAGE_BITS;
+
+/// Some indexes that follow each other.
+#[derive(Debug)]
+struct Page {
     words: Vec<u64>,
     places: Vec<u32>,
-    /// How many there may be.
-    limit: u32,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Table {
-    headers: Half,
-    slots: Half,
+    /// By the higher bits of their indexes.
+    pages: BTreeMap<u32, Page>,
+    /// How many headers and slots there may be.
+    headers: u32,
+    slots: u32,
+}
+
+fn place(index: u32) -> (u32, usize) {
+    (index >> PAGE_BITS, index as usize % PAGE)
 }
 
 impl Table {
     /// Of a store with so many headers, and a tier with so many slots.
     #[must_use]
     pub fn new(headers: u32, slots: u32) -> Self {
-        let half = |limit| Half { limit, ..Half::default() };
-        Self { headers: half(headers), slots: half(slots) }
+        Self { pages: BTreeMap::new(), headers, slots }
     }
 
-    fn half(&self, index: u32) -> (&Half, usize) {
-        match index & TIER {
-            0 => (&self.headers, index as usize),
-            _ => (&self.slots, (index & !TIER) as usize),
-        }
-    }
-
-    fn half_mut(&mut self, index: u32) -> (&mut Half, usize) {
-        match index & TIER {
-            0 => (&mut self.headers, index as usize),
-            _ => (&mut self.slots, (index & !TIER) as usize),
-        }
+    fn word(&self, index: u32) -> u64 {
+        let (page, at) = place(index);
+        self.pages.get(&page).map_or(0, |page| page.words[at])
     }
 
     /// The highest epoch of an index; 0 if there was none.
     #[must_use]
     pub fn epoch(&self, index: u32) -> u64 {
-        let (half, at) = self.half(index);
-        half.words.get(at).map_or(0, |word| word & !LIVE)
+        self.word(index) & !LIVE
     }
 
     /// The object that lives at an index.
     #[must_use]
     pub fn live(&self, index: u32) -> Option<At> {
-        let (half, at) = self.half(index);
-        let lives = half.words.get(at).is_some_and(|word| word & LIVE != 0);
-        half.places.get(at).filter(|_| lives).map(|place| At(*place))
+        let (page, at) = place(index);
+        let page = self.pages.get(&page)?;
+        (page.words[at] & LIVE != 0).then(|| At(page.places[at]))
     }
 
     /// The object that lives at an index with this epoch.
@@ -72,54 +72,46 @@ impl Table {
 
     /// Makes room for an index; fails if the node never said that it has so many.
     pub fn room(&mut self, index: u32) -> Result<()> {
-        let (half, at) = self.half_mut(index);
-        if at >= half.limit as usize {
-            crate::bail!(NMC_ERR_PROTOCOL, "a node speaks of index {at} and has {}", half.limit);
+        let (limit, number) = (if index & TIER == 0 { self.headers } else { self.slots }, index & !TIER);
+        if number >= limit {
+            crate::bail!(NMC_ERR_PROTOCOL, "a node speaks of index {number} and has {limit}");
         }
-        if at >= half.words.len() {
-            // By an eighth, and never beyond what there can be.
-            let n = (at + 1).max(half.words.len() + half.words.len() / 8).min(half.limit as usize);
-            half.words.try_reserve_exact(n - half.words.len()).map_err(|_| memory::refused::<u64>(n))?;
-            half.places.try_reserve_exact(n - half.places.len()).map_err(|_| memory::refused::<u32>(n))?;
-            half.words.resize(n, 0);
-            half.places.resize(n, 0);
+        if let Entry::Vacant(entry) = self.pages.entry(place(index).0) {
+            entry.insert(Page { words: memory::zeroed(PAGE)?, places: memory::zeroed(PAGE)? });
         }
         Ok(())
     }
 
     /// An epoch lives; there is room for the index.
-    pub fn set_live(&mut self, index: u32, epoch: u64, place: At) {
-        let (half, at) = self.half_mut(index);
-        if let (Some(word), Some(to)) = (half.words.get_mut(at), half.places.get_mut(at)) {
-            (*word, *to) = (epoch | LIVE, place.0);
+    pub fn set_live(&mut self, index: u32, epoch: u64, object: At) {
+        let (page, at) = place(index);
+        if let Some(page) = self.pages.get_mut(&page) {
+            (page.words[at], page.places[at]) = (epoch | LIVE, object.0);
         }
     }
 
     /// An epoch is over, and every one before it.
     pub fn set_dead(&mut self, index: u32, epoch: u64) {
-        let (half, at) = self.half_mut(index);
-        if let Some(word) = half.words.get_mut(at) {
-            *word = epoch & !LIVE;
+        let (page, at) = place(index);
+        if let Some(page) = self.pages.get_mut(&page) {
+            page.words[at] = epoch & !LIVE;
         }
     }
 
-    /// The `n`-th index that there may be something at; `None` behind the last.
+    /// The first index from here on that there may be something at; `None` behind the last.
     #[must_use]
-    pub fn nth(&self, n: usize) -> Option<u32> {
-        let headers = self.headers.words.len();
-        if n < headers {
-            return u32::try_from(n).ok();
-        }
-        let slot = n - headers;
-        (slot < self.slots.words.len()).then(|| u32::try_from(slot).unwrap_or(0) | TIER)
+    pub fn next(&self, from: u64) -> Option<u32> {
+        let from = u32::try_from(from).ok()?;
+        let (page, _) = self.pages.range(place(from).0..).next()?;
+        Some((page << PAGE_BITS).max(from))
     }
 
     /// Indexes in a range that something lives at, the range being of one kind.
     pub fn live_in(&self, from: u32, to: u32) -> impl Iterator<Item = u32> + '_ {
-        let (half, first) = self.half(from);
-        let last = half.words.len().min((to & !TIER) as usize);
-        let words = half.words.get(first..last).unwrap_or_default();
-        (from..).zip(words).filter(|(_, word)| *word & LIVE != 0).map(|(index, _)| index)
+        let (first, last) = (place(from).0, place(to.saturating_sub(1)).0);
+        let words =
+            self.pages.range(first..=last.max(first)).flat_map(|(page, of)| (page << PAGE_BITS..).zip(&of.words));
+        words.filter(move |(index, word)| (from..to).contains(index) && *word & LIVE != 0).map(|(index, _)| index)
     }
 }
 
@@ -141,7 +133,20 @@ mod tests {
         assert_eq!(table.live_in(TIER, TIER | 5).collect::<Vec<_>>(), [TIER | 4]);
         table.set_dead(4, 7);
         assert_eq!((table.live(4), table.epoch(4)), (None, 7));
-        let all: Vec<u32> = (0..).map_while(|n| table.nth(n)).collect();
-        assert_eq!((all.len(), all[0], all[14]), (15, 0, TIER | 4));
+        let next = |from| table.next(from);
+        assert_eq!(
+            (next(0), next(255), next(256), next(u64::from(TIER) + 7)),
+            (Some(0), Some(255), Some(TIER), Some(TIER | 7))
+        );
+        assert_eq!((next(u64::from(TIER) + 256), next(1 << 32)), (None, None));
+    }
+
+    #[test]
+    fn what_a_node_claims_and_does_not_use_takes_no_memory() {
+        let mut table = Table::new(u32::MAX >> 1, u32::MAX >> 1);
+        table.room(u32::MAX >> 2).unwrap();
+        table.set_live(u32::MAX >> 2, 3, At(9));
+        assert_eq!((table.pages.len(), table.live_in(0, u32::MAX >> 1).count()), (1, 1));
+        assert_eq!(table.live_in(u32::MAX >> 2, u32::MAX >> 2).count(), 0);
     }
 }

@@ -277,6 +277,17 @@ fn claims_of_huge_lists_and_keys_are_refused() {
 }
 
 #[test]
+fn a_text_that_is_none_is_refused() {
+    let bytes = encoded(Drain { segment: "0123456789".into(), cancel: false }.into());
+    assert!(decoded(&bytes).is_ok());
+    for (at, byte) in [(HEAD + 4, 0xff), (HEAD + 4, 0x80), (HEAD + 13, 0xc3)] {
+        let mut changed = bytes.clone();
+        changed[at] = byte;
+        assert_eq!(decoded(&changed).unwrap_err().status, NMC_ERR_PROTOCOL, "{byte:#x} at {at}");
+    }
+}
+
+#[test]
 fn bytes_by_chance_are_no_messages() {
     let mut chance = Chance::new(1);
     for _ in 0..20_000 {
