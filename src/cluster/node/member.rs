@@ -45,8 +45,12 @@ impl<S: Storage> Agent<S> {
     /// The node is no member any more, and asks to be one at once.
     fn leave(&mut self, now: Millis) {
         if !matches!(self.standing, Standing::Out(_)) {
-            self.standing = Standing::Out(now.saturating_sub(self.config.resend_ms));
+            self.go_out(now.saturating_sub(self.config.resend_ms), now);
         }
+    }
+
+    fn go_out(&mut self, asked: Millis, now: Millis) {
+        (self.standing, self.out_since) = (Standing::Out(asked), now);
     }
 
     fn welcome(&mut self, from: usize, welcome: &Welcome, now: Millis, to: &mut Vec<Action>) {
@@ -54,9 +58,9 @@ impl<S: Storage> Agent<S> {
             return;
         }
         let newer = welcome.term != self.term;
-        // A welcome of a stream that is over, or of a moment that is, comes late.
+        // A welcome of a stream that is over, or of a moment that is, comes late: what it says of what was removed is not so any more.
         let late = welcome.next >> STREAM_SHIFT < self.stream.first() >> STREAM_SHIFT;
-        if !newer && (late || !matches!(self.standing, Standing::Out(_))) {
+        if welcome.sent_at < self.out_since || !newer && (late || !matches!(self.standing, Standing::Out(_))) {
             return;
         }
         self.heard = now;
@@ -127,7 +131,7 @@ impl<S: Storage> Agent<S> {
         let Offer { store, slots, segments } = offer;
         (self.config.incarnation, self.config.store) = (incarnation, store);
         (self.config.slots, self.config.segments) = (slots, segments);
-        self.standing = Standing::Out(now.saturating_sub(self.config.resend_ms));
+        self.go_out(now.saturating_sub(self.config.resend_ms), now);
     }
 
     /// Whether the store has nothing, not even a value without bytes.
@@ -357,7 +361,7 @@ impl<S: Storage> Agent<S> {
             format!("cluster: the store of {name} does not do what is removed elsewhere: it leaves for {seconds} s")
         });
         self.stuck = None;
-        self.standing = Standing::Out(now + self.rest_ms);
+        self.go_out(now + self.rest_ms, now);
     }
 
     fn application(&self, now: Millis) -> Join {

@@ -205,6 +205,8 @@ pub struct Agent<S: Storage> {
     /// The same of a part that was not there for a while.
     must_drop_apart: bool,
     standing: Standing,
+    /// Since when it is no member, or was last.
+    out_since: Millis,
     stream: Stream,
     /// When the last message was sent that was answered while the node was in.
     answered: Millis,
@@ -256,6 +258,7 @@ impl<S: Storage> Agent<S> {
             must_drop_all: false,
             must_drop_apart: false,
             standing: Standing::Out(0),
+            out_since: now,
             stream: Stream::new(0),
             answered: 0,
             joined_at: 0,
@@ -303,6 +306,12 @@ impl<S: Storage> Agent<S> {
     #[must_use]
     pub fn serves(&self, now: Millis) -> bool {
         now < self.answered.saturating_add(self.fence_ms)
+    }
+
+    /// Whether it has dropped all that was removed while it was no member.
+    #[cfg(test)]
+    pub fn is_in(&self) -> bool {
+        self.standing == Standing::In
     }
 
     /// When it wants to be told that time has passed, at the latest.

@@ -394,6 +394,20 @@ fn a_late_welcome_does_not_begin_the_stream_again() {
 }
 
 #[test]
+fn a_welcome_of_a_former_moment_drops_nothing() {
+    let mut rig = Rig::joined(16);
+    let plan = rig.local(1);
+    rig.now += 5_000;
+    rig.master(Rejoin { term: 5 });
+    let (head, next, sent_at) = (position(0), 1 << STREAM_SHIFT, rig.now - 1_000);
+    let late = Welcome { term: 5, incarnation: 9, next, fresh: true, apart: false, head, fence_ms: 9000, sent_at };
+    rig.master(late.clone());
+    assert!(rig.agent.storage_mut().find(&key()) == Some(plan) && !rig.agent.is_in());
+    rig.master(Welcome { sent_at: rig.now, ..late });
+    assert!(rig.agent.storage_mut().find(&key()).is_none(), "one that answers it does");
+}
+
+#[test]
 fn a_copy_is_published_after_the_leaders_word_and_not_after_a_drop() {
     let mut rig = Rig::joined(16);
     let name = Name { node: NodeId(1), incarnation: 1, index: 1, epoch: 1 };

@@ -201,8 +201,8 @@ impl Sim {
             _ => None,
         };
         let Some((put, pages, _)) = agent.storage().look(key).or_else(stub) else { return false };
-        // A node that is cut off has not heard of removes.
-        let began = if agent.serves(now) { now } else { 0 };
+        // A node that is cut off, or comes back, has not heard of removes.
+        let began = if agent.serves(now) && agent.is_in() { now } else { 0 };
         self.checker.got(key, put, &pages, began, now, true);
         if expire_ms > 0 {
             self.agent(at, node::Event::Expire(key.clone(), put, expire_ms));
