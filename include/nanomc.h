@@ -3266,7 +3266,8 @@ nmc_status_t nmc_client_keys(struct nmc_client_t *client,
 /**
  * Waits until others find everything that was stored in this client's nodes before, by `nmc_store_put` too.
  *
- * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_UNAVAILABLE`.
+ * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_STALE` (a node was away for so long that it is emptied as it
+ * comes back: what was stored in it before is gone).
  */
 nmc_status_t nmc_client_sync(struct nmc_client_t *client);
 

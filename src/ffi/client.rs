@@ -604,7 +604,8 @@ pub unsafe extern "C" fn nmc_client_keys(
 
 /// Waits until others find everything that was stored in this client's nodes before, by `nmc_store_put` too.
 ///
-/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_UNAVAILABLE`.
+/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_STALE` (a node was away for so long that it is emptied as it
+/// comes back: what was stored in it before is gone).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_sync(client: *mut nmc_client_t) -> nmc_status_t {
     guard(|| with(client, |open| open.cluster.sync()))

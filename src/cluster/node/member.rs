@@ -5,7 +5,7 @@ use super::storage::Offer;
 use super::stream::Stream;
 use super::{Action, Agent, Standing, Storage};
 use crate::base::log;
-use crate::base::status::NMC_OK;
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_STALE, NMC_OK, nmc_status_t};
 use crate::cluster::told::Told;
 use crate::cluster::types::{Millis, NO_INDEX, Position, Term, stubs_of};
 use crate::cluster::wire::{Ack, Dropped, Drops, Frame, Join, Leave, Message, Ping, STREAM_SHIFT, Welcome};
@@ -86,6 +86,10 @@ impl<S: Storage> Agent<S> {
         self.joined_at = welcome.sent_at;
         self.standing = Standing::Applying(welcome.head);
         self.must_drop_all |= welcome.fresh;
+        if welcome.fresh {
+            // What they wait for goes.
+            self.end_syncs(NMC_ERR_STALE, to);
+        }
         self.must_drop_apart = welcome.apart;
         if self.must_drop_all {
             self.drop_all();
@@ -109,9 +113,11 @@ impl<S: Storage> Agent<S> {
         let empty = self.config.volatile || self.is_empty() && self.storage.set_position(Position::default()).is_ok();
         let leave = Leave { node: self.id, incarnation: self.config.incarnation, empty };
         to.push(Action::Master(self.leaders.current(), Frame::telling(leave)));
-        for (ticket, ..) in self.waiting.drain(..) {
-            to.push(Action::Synced(ticket, crate::base::status::NMC_ERR_CANCELLED));
-        }
+        self.end_syncs(NMC_ERR_CANCELLED, to);
+    }
+
+    fn end_syncs(&mut self, status: nmc_status_t, to: &mut Vec<Action>) {
+        to.extend(self.waiting.drain(..).map(|(ticket, ..)| Action::Synced(ticket, status)));
     }
 
     /// The store has another tier, and the node begins anew with it, in this life. For others the former life has ended: what it had is told

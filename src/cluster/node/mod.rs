@@ -25,7 +25,7 @@ use super::told::Told;
 use super::types::{Millis, NodeId, Peer, Position, PutId, Term};
 use super::wire::{Extent, Frame, Message, Metadata, Replica, SegmentInfo};
 use crate::base::error::Result;
-use crate::base::status::nmc_status_t;
+use crate::base::status::{NMC_ERR_STALE, nmc_status_t};
 use crate::cluster::types::ObjectKey;
 use copies::Copy;
 use puts::{Remembered, Taken};
@@ -346,7 +346,10 @@ impl<S: Storage> Agent<S> {
             Event::Sync(ticket, patience) => {
                 // The answer to a ping tells what is known.
                 self.pinged = 0;
-                self.waiting.push((ticket, self.storage.notice().ok(), now.saturating_add(patience)));
+                match self.must_drop_all {
+                    true => to.push(Action::Synced(ticket, NMC_ERR_STALE)),
+                    false => self.waiting.push((ticket, self.storage.notice().ok(), now.saturating_add(patience))),
+                }
             }
             Event::Expire(key, put, after_ms) => {
                 self.was_read(key, put, after_ms, now, to);

@@ -587,7 +587,12 @@ fn a_node_that_must_drop_all_is_in_only_after_it_has() {
     let mut rig = Rig::new(16);
     rig.agent.storage_mut().put(&key(), PutId::local(1), &[7]).unwrap();
     rig.agent.storage_mut().fails = true;
+    rig.on(Event::Sync(1, 5000));
     rig.welcome(5, 1 << STREAM_SHIFT, position(3), true);
+    rig.on(Event::Sync(2, 5000));
+    for ticket in [1, 2] {
+        assert!(rig.actions.contains(&Action::Synced(ticket, NMC_ERR_STALE)), "what was put is not to be found");
+    }
     // Entries that follow do not make up for it, nor does time.
     rig.agent.storage_mut().put(&key(), PutId::local(2), &[8]).unwrap();
     rig.drops(Position::default(), position(3), vec![]);
