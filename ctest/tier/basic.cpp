@@ -105,11 +105,13 @@ void parts() {
   put_sizes(store);
   CHECK(offload(tier) == kSizes.size());
   evict(store);
+  const bool tool = std::getenv("NMC_TEST_TOOL") != nullptr;
   for (size_t size : kSizes) {
     const std::string key = name_of(size), value = value_of(size, size);
     for (size_t offset : {size_t{0}, size_t{1}, size_t{4095}, size_t{4096}, size_t{65535}, size_t{65536}, size_t{65537},
                           size / 2, size - std::min<size_t>(size, 1), size}) {
       for (size_t bytes : {size_t{0}, size_t{1}, size_t{2}, size_t{4096}, size_t{65536}, size_t{100001}, size}) {
+        if (tool && offset > 0 && bytes > 1 << 20) continue;  // one too many like this is enough where it takes long
         Guarded to(bytes);
         const nmc_status_t status = get_range(store, bytes_of(key), offset, to.data(), bytes);
         if (offset + bytes > size) {
