@@ -11,7 +11,7 @@ use super::wire::{Find, MAX_KEYS, ROOM};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_OK, nmc_status_t};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_STALE, NMC_OK, nmc_status_t};
 use crate::rpc::Event;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
@@ -333,7 +333,8 @@ impl Calls {
         let submitted = self.enter(token, tasks, sum, patience, nodes.len())?;
         for node in nodes {
             let own = Arc::clone(&submitted);
-            node.sync_then(patience, move |status| own.told_of(status));
+            // What a node is emptied of goes anyway.
+            node.sync_then(patience, move |status| own.told_of(if status == NMC_ERR_STALE { NMC_OK } else { status }));
         }
         if nodes.is_empty() {
             submitted.came(Vec::new());

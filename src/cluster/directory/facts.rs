@@ -18,7 +18,8 @@ impl Leader {
                 Fact::Published(published) => self.published(id, &published)?,
                 Fact::Retired(retired) => self.retired(id, retired.index, retired.epoch)?,
             }
-            if let Some(node) = self.node_mut(id) {
+            // While ranges are told, what was before the first of them may be in one that is to come.
+            if let Some(node) = self.node_mut(id).filter(|node| !node.telling) {
                 node.facts = node.facts.max(number);
             }
             number = number.saturating_add(1);
@@ -31,9 +32,8 @@ impl Leader {
     pub(super) fn range(&mut self, id: NodeId, range: &Range) -> Result<()> {
         let Some(node) = self.node_mut(id) else { return Ok(()) };
         node.telling = true;
-        if range.from == 0 {
-            node.unlisted.clear();
-        }
+        // It may come again, and with from 0 all of them begin anew.
+        node.unlisted.retain(|(index, _)| *index < range.from);
         let listed = |index: &u32| range.live.iter().any(|published| published.index == *index);
         for index in memory::collect(node.table.live_in(range.from, range.to).filter(|index| !listed(index)))? {
             memory::push(&mut node.unlisted, (index, node.table.epoch(index)))?;

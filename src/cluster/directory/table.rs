@@ -109,8 +109,10 @@ impl Table {
     /// Indexes in a range that something lives at, the range being of one kind.
     pub fn live_in(&self, from: u32, to: u32) -> impl Iterator<Item = u32> + '_ {
         let (first, last) = (place(from).0, place(to.saturating_sub(1)).0);
-        let words =
-            self.pages.range(first..=last.max(first)).flat_map(|(page, of)| (page << PAGE_BITS..).zip(&of.words));
+        let words = self
+            .pages
+            .range(first..=last.max(first))
+            .flat_map(|(page, of)| (0..).map(move |n: u32| page << PAGE_BITS | n).zip(&of.words));
         words.filter(move |(index, word)| (from..to).contains(index) && *word & LIVE != 0).map(|(index, _)| index)
     }
 }

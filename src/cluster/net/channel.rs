@@ -153,8 +153,9 @@ impl Channel {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break Moved::Later,
                 Err(_) => break Moved::Ended,
             }
+            let begins = tls.is_handshaking();
             if let Err(error) = tls.process_new_packets() {
-                self.why = secure::why(&error);
+                self.why = secure::why(&error, begins);
                 break Moved::Ended;
             }
         };

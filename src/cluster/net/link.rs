@@ -282,14 +282,14 @@ impl Link {
 
     /// Whether whoever has connected has had so long to say something, and there is nothing of it that nobody has looked at.
     pub(super) fn had_time(&self, now: Millis, moment: Millis) -> bool {
-        self.made_at + moment <= now && !sys::has_bytes(self.channel.as_fd())
+        self.made_at + moment <= now && !self.in_turn && !sys::has_bytes(self.channel.as_fd())
     }
 
     /// Whether the other end has not taken anything, or not said the rest of what it began, or who it is, for so long.
     pub(super) fn is_stalled(&self, now: Millis, stall_ms: Millis) -> bool {
         let input = self.at < self.input.len() || !matches!(self.value, Value::None);
         let since = |at: Millis| at + stall_ms <= now;
-        !self.output.is_empty() && since(self.sent_at)
+        (!self.output.is_empty() || self.channel.has_waiting()) && since(self.sent_at)
             || input && since(self.moved_at)
             || (self.unknown || self.channel.is_beginning()) && since(self.made_at)
     }

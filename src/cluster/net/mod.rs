@@ -109,6 +109,8 @@ pub struct Net {
     /// Those of strangers, who come behind all others, and how many of them may until it is looked again who else there is.
     shy: VecDeque<u64>,
     shy_left: usize,
+    /// How often somebody has had more than fits a turn since it was looked who else there is.
+    long: usize,
     patience: u32,
     /// Links with something to send, in the order in which they got it.
     dirty: Vec<u64>,
@@ -142,6 +144,7 @@ impl Net {
             turn: VecDeque::new(),
             shy: VecDeque::new(),
             shy_left: 0,
+            long: 0,
             patience: TURN,
             dirty: Vec::new(),
             heard: VecDeque::new(),
@@ -184,6 +187,7 @@ impl Net {
         self.next += 1;
         self.poller.add(&link.channel, number, link.watched)?;
         memory::reserve_map(&mut self.links, 1)?;
+        self.held += link.held();
         self.links.insert(number, link);
         Ok(Peer(number))
     }
@@ -314,7 +318,7 @@ impl Net {
                 break;
             }
             ready.clear();
-            self.poller.wait(Duration::from_millis(left), &mut ready);
+            self.poller.wait(Duration::from_millis(if self.is_busy() { 0 } else { left }), &mut ready);
             self.ready(&ready);
             while self.hear().is_some() {}
         }
@@ -323,7 +327,7 @@ impl Net {
     /// These have something, or take something.
     pub fn ready(&mut self, list: &[Ready]) {
         self.now = now_ms();
-        self.shy_left = if self.limits.tls.is_some() { SHY_SECURE } else { SHY };
+        (self.shy_left, self.long) = (if self.limits.tls.is_some() { SHY_SECURE } else { SHY }, 0);
         for ready in list {
             if ready.number >= LISTENERS {
                 self.accept(usize::try_from(ready.number - LISTENERS).unwrap_or(usize::MAX));
@@ -340,6 +344,8 @@ impl Net {
                 }
             }
         }
+        // However busy the others are.
+        self.let_shy_in(self.shy_left.div_ceil(4));
         self.flush();
     }
 
@@ -366,30 +372,45 @@ impl Net {
     /// Somebody has connected where another has listened, and shown its certificate there if that is wanted here. The socket does not block.
     pub fn adopt_from(&mut self, socket: OwnedFd, tls: Option<Box<ServerConnection>>) {
         // Else it would be spoken to in another way than it speaks.
-        if tls.is_some() == self.limits.tls.is_some() {
-            self.adopt(Channel::new(socket, tls.map(|tls| Box::new((*tls).into()))));
+        if tls.is_some() != self.limits.tls.is_some() {
+            return;
+        }
+        let Some(peer) = self.adopt(Channel::new(socket, tls.map(|tls| Box::new((*tls).into())))) else { return };
+        // What was read before it came here is not told of by the socket.
+        if let Some(link) = self.links.get_mut(&peer.0).filter(|link| link.channel.is_secure()) {
+            link.in_turn = true;
+            self.shy.push_back(peer.0);
+        }
+    }
+
+    /// So many of those who have not said who they are have their turn behind the others, if as many may.
+    fn let_shy_in(&mut self, mut most: usize) {
+        while most > 0
+            && self.shy_left > 0
+            && let Some(number) = self.shy.pop_front()
+        {
+            if self.links.contains_key(&number) {
+                (most, self.shy_left) = (most - 1, self.shy_left - 1);
+                self.turn.push_back(number);
+            }
         }
     }
 
     /// Somebody has connected.
-    fn adopt(&mut self, channel: Channel) {
+    fn adopt(&mut self, channel: Channel) -> Option<Peer> {
         let room = self.links.len() < self.limits.links && self.has_room_for_stranger();
         // Without room, memory or descriptors for it whoever connected hears of an end.
         if !room || memory::reserve_queue(&mut self.strangers, 1).is_err() {
-            return;
+            return None;
         }
         sys::tune(&channel);
         let mut link = Link::new(channel, false, self.now);
         link.unknown = true;
-        // What was read before it came here is not told of by the socket.
-        link.in_turn = link.channel.is_secure();
-        let there = link.in_turn;
         if let Ok(peer) = self.add(link) {
             self.strangers.push_back(peer.0);
-            if there {
-                self.shy.push_back(peer.0);
-            }
+            return Some(peer);
         }
+        None
     }
 
     /// Whether there is room for somebody of whom nothing is known. If there are many of them the oldest goes that has had time to say something: so
@@ -409,9 +430,8 @@ impl Net {
             if let Some(heard) = self.heard.pop_front() {
                 return Some(heard);
             }
-            if self.turn.is_empty() && self.shy_left > 0 {
-                self.shy_left -= 1;
-                self.turn.extend(self.shy.pop_front());
+            if self.turn.is_empty() {
+                self.let_shy_in(1);
             }
             let number = *self.turn.front()?;
             let Some(link) = self.links.get_mut(&number) else {
@@ -461,6 +481,11 @@ impl Net {
                 Came::Enough => {
                     self.turn.rotate_left(1);
                     self.patience = TURN;
+                    self.long += 1;
+                    // All have had a turn: it is looked whether there are others, and what time it is.
+                    if self.long >= self.turn.len() {
+                        return None;
+                    }
                 }
                 Came::Ended(None) => self.close(Peer(number)),
                 Came::Ended(Some(error)) => {

@@ -121,11 +121,11 @@ fn refused(error: &rustls::Error) -> Error {
 }
 
 /// Why the other end is not spoken to, or does not speak to this one, in words for whoever set it up. Nothing if a connection has ended for another
-/// reason, such as bytes that were damaged: the next may be better.
-pub(super) fn why(error: &rustls::Error) -> Option<Error> {
+/// reason, also after its beginning, such as bytes that were damaged: the next may be better.
+pub(super) fn why(error: &rustls::Error, begins: bool) -> Option<Error> {
     use AlertDescription as Alert;
     let text = match error {
-        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) if begins => {
             "TLS: the other end does not speak it".into()
         }
         rustls::Error::NoCertificatesPresented

@@ -15,15 +15,6 @@ const FACTS: usize = 256;
 /// Objects of one part of a snapshot, however long their keys are.
 const OBJECTS: usize = 48;
 
-/// Where a snapshot is.
-#[derive(Debug, Clone, Copy)]
-struct Snapshot {
-    /// The next index.
-    next: u32,
-    /// It holds the facts up to this one.
-    facts: u64,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Stream {
@@ -35,7 +26,8 @@ pub struct Stream {
     sent_at: Millis,
     /// Facts up to this one are in reports.
     facts: u64,
-    snapshot: Option<Snapshot>,
+    /// The next index of a snapshot. Facts since its beginning are told between its parts, so that the ring need not hold all of them until its end.
+    snapshot: Option<u32>,
     /// A snapshot ends with this fact: what has moved behind its back is told by then.
     ends: Option<u64>,
     /// A snapshot is needed.
@@ -147,38 +139,45 @@ impl Stream {
                 return Ok(());
             } else if self.wanted {
                 self.wanted = false;
-                (self.snapshot, self.ends) = (Some(Snapshot { next: 0, facts: storage.newest() }), None);
+                (self.snapshot, self.ends, self.facts) = (Some(0), None, storage.newest());
             } else if let Some(snapshot) = self.snapshot {
-                let mut part = storage.part(snapshot.next, OBJECTS)?;
+                let mut part = storage.part(snapshot, OBJECTS)?;
                 name_all(&mut part.live)?;
                 self.reports.push_back(Range { from: part.from, to: part.to, live: part.live }.into());
-                if let Some(next) = part.next {
-                    self.snapshot = Some(Snapshot { next, ..snapshot });
-                } else {
-                    (self.snapshot, self.ends) = (None, Some(storage.newest()));
-                    self.facts = snapshot.facts;
+                self.snapshot = part.next;
+                if part.next.is_none() {
+                    self.ends = Some(storage.newest());
                 }
+                // It may be one more than there should be under way.
+                memory::reserve_queue(&mut self.reports, 1)?;
+                self.tell_facts(storage)?;
             } else if self.ends.is_some_and(|newest| self.facts >= newest) {
                 self.ends = None;
                 self.reports.push_back(SnapshotEnd { facts: self.facts }.into());
-            } else {
-                match storage.facts(self.facts, FACTS)? {
-                    Tail::Overwritten => self.wanted = true,
-                    Tail::Facts(mut facts) if !facts.is_empty() => {
-                        facts.truncate(fitting(&facts));
-                        facts.iter_mut().try_for_each(name)?;
-                        let first = self.facts + 1;
-                        self.facts += facts.len() as u64;
-                        self.reports.push_back(Facts { first, facts }.into());
-                    }
-                    Tail::Facts(_) => match self.notes.pop_front() {
-                        Some(note) => self.reports.push_back(note),
-                        None => return Ok(()),
-                    },
+            } else if !self.tell_facts(storage)? {
+                match self.notes.pop_front() {
+                    Some(note) => self.reports.push_back(note),
+                    None => return Ok(()),
                 }
             }
         }
         Ok(())
+    }
+
+    /// Tells some facts, or that it takes a snapshot. Gives whether there was something to tell; there is room for a report.
+    fn tell_facts(&mut self, storage: &mut impl Storage) -> Result<bool> {
+        match storage.facts(self.facts, FACTS)? {
+            Tail::Overwritten => self.wanted = true,
+            Tail::Facts(mut facts) if !facts.is_empty() => {
+                facts.truncate(fitting(&facts));
+                facts.iter_mut().try_for_each(name)?;
+                let first = self.facts + 1;
+                self.facts += facts.len() as u64;
+                self.reports.push_back(Facts { first, facts }.into());
+            }
+            Tail::Facts(_) => return Ok(false),
+        }
+        Ok(true)
     }
 }
 
