@@ -435,6 +435,29 @@ fn those_who_are_known_are_heard_before_those_who_are_not() {
 }
 
 #[test]
+fn strangers_are_heard_while_those_who_are_known_never_stop() {
+    let (far, address) = listening(Limits::default());
+    let mut known = Net::new(Limits::default()).unwrap();
+    let peer = known.connect(&address).unwrap();
+    let mut pair = Pair { near: known, far, peer };
+    (0..20_000).for_each(|_| pair.near.send(peer, &fetched(0)).unwrap());
+    let first = until(&mut pair, |_, far, heard| match heard {
+        Heard::Frame(peer, _) if far => Some(peer),
+        _ => None,
+    });
+    let Address::Tcp(at) = address else { panic!() };
+    let mut bytes = Vec::new();
+    fetched(0).encode(&mut bytes).unwrap();
+    TcpStream::connect(at).unwrap().write_all(&bytes).unwrap();
+    let mut others = 0;
+    until(&mut pair, |_, far, heard| {
+        others += usize::from(far && matches!(heard, Heard::Frame(peer, _) if peer == first));
+        matches!(heard, Heard::Frame(peer, _) if far && peer != first).then_some(())
+    });
+    assert!(others < 19_000, "{others} of those who are known came first");
+}
+
+#[test]
 fn a_handshake_that_somebody_begins_and_leaves_ends_by_itself() {
     let limits = Limits { stall_ms: 50, ..Authority::new().knows_itself() };
     let (mut far, address) = listening(limits.clone());

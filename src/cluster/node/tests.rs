@@ -228,6 +228,20 @@ fn a_snapshot_ends_behind_the_facts_that_came_meanwhile() {
 }
 
 #[test]
+fn a_snapshot_ends_while_the_ring_is_overwritten_again_and_again() {
+    let (mut store, mut stream, mut ended, mut next) = (Store::new(400, 16, 4), Stream::new(1), false, 1);
+    for _ in 0..200 {
+        // As many facts with each step as the ring holds half of; in all steps together, many times more than it holds.
+        store.put(&key(), PutId::local(1), &[1]).unwrap();
+        store.drop_key(&key());
+        let send = |number, news: &News| (next, ended) = (number + 1, ended || matches!(news, News::SnapshotEnd(_)));
+        stream.next(&mut store, true, 0, 500, send).unwrap();
+        stream.acknowledged(next);
+    }
+    assert!(ended);
+}
+
+#[test]
 fn what_was_applied_is_told_behind_the_facts_that_came_of_it() {
     let mut rig = Rig::joined(16);
     rig.local(1);
