@@ -6,7 +6,8 @@ codes of Mooncake's class: 0 or a negative number, never an exception, except th
     python -m nanomc.mooncake script.py                            # the same for a script as it is
 
 As in Mooncake's own package, `get` of the class in `mooncake.store` gives b"" for a key that is missing. docs/from-mooncake.md lists every
-call and what is different. On more than one machine the environment variable NMC_TOKEN must hold the cluster's token.
+call and what is different. On more than one machine the environment variable NMC_TOKEN must hold the cluster's token, or
+NMC_TLS_CERT, NMC_TLS_KEY and NMC_TLS_CA name the files of its certificates.
 """
 
 from __future__ import annotations
@@ -152,7 +153,9 @@ class MooncakeDistributedStore:
         for attempt in range(64):
             hostname, chosen = _with_port(local_hostname)
             client = Client(master_server_addr, local_hostname=hostname, metadata_server=metadata_server, protocol=protocol,
-                            device_names=rdma_devices, token=os.environ.get("NMC_TOKEN", ""))
+                            device_names=rdma_devices, token=os.environ.get("NMC_TOKEN", ""),
+                            tls_cert=os.environ.get("NMC_TLS_CERT", ""), tls_key=os.environ.get("NMC_TLS_KEY", ""),
+                            tls_ca=os.environ.get("NMC_TLS_CA", ""))
             try:
                 if global_segment_size > 0:
                     client.mount(heap_bytes=global_segment_size)

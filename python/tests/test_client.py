@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
+import subprocess
 import time
 
 import pytest
@@ -92,6 +94,31 @@ def test_a_store_that_goes_on_to_the_cluster_reads_what_others_have(node, client
             far.get("none")
         client.close()
         assert "far" not in far and far.get("near") == b"n"
+
+
+def test_with_certificates_nobody_else_is_heard(folder, monkeypatch, request):
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not there")
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+    for line_of in [f"req -x509 {key} -days 2 -subj /CN=test -keyout ca.key -out ca.pem",
+                    f"req {key} -subj /CN=all -keyout all.key -out all.csr",
+                    "x509 -req -days 1 -in all.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile all.ext -out all.pem"]:
+        with open(f"{folder}/all.ext", "w") as extensions:
+            extensions.write("extendedKeyUsage=serverAuth,clientAuth\nsubjectAltName=DNS:all\n")
+        subprocess.run(["openssl", *line_of.split()], cwd=folder, check=True, capture_output=True)
+    files = {"tls_cert": f"{folder}/all.pem", "tls_key": f"{folder}/all.key", "tls_ca": f"{folder}/ca.pem"}
+    for name, path in files.items():
+        monkeypatch.setenv(f"NMC_MASTER_{name.upper()}", path)
+    master = request.getfixturevalue("master")
+    with nanomc.Client(master, timeout_ms=20000, **files) as made:
+        made.mount("a", heap_bytes=32 << 20)
+        value = os.urandom(300000)
+        made.put("k", value)
+        assert made.get("k") == value
+        with nanomc.Client(master, timeout_ms=20000) as other, pytest.raises(errors.AccessError):
+            other.put("k2", b"x")
+    with pytest.raises(errors.InvalidArgument, match="together"):
+        nanomc.Client(master, tls_cert=files["tls_cert"])
 
 
 def test_keys_are_listed_page_by_page(master, node, client):
