@@ -64,7 +64,7 @@ void damaged(nmc_store_t* store, size_t size) {
 
 int main(int argc, char** argv) {
   const char* tool = getenv("NMC_TEST_TOOL");
-  const int rounds = tool == nullptr ? 60 : 1;  // the tools are slow
+  const int rounds = tool == nullptr ? 60 : 4;  // the tools are slow
   Random random(argc > 1 ? strtoull(argv[1], nullptr, 0) : 20260101);
   uint64_t number = 0;
   for (uint32_t page : {4u << 10, 256u << 10, 2u << 20}) {
