@@ -3,13 +3,11 @@
 use crate::options::{Failure, Tls};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use nanomc::cluster::net::secure::forget_sessions;
+use nanomc::cluster::net::secure;
 use std::sync::Arc;
 use subtle::ConstantTimeEq as _;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
+use tokio_rustls::rustls::{ServerConfig, crypto};
 
 /// What everybody must give; nothing if there is none.
 #[derive(Clone, Default)]
@@ -37,16 +35,6 @@ impl Token {
 
 /// What makes TLS of the connections of gRPC clients.
 pub fn certificates(tls: &Tls) -> Result<Arc<ServerConfig>, Failure> {
-    let failed = |path: &std::path::Path, e: &dyn std::fmt::Display| {
-        Failure::new(format!("{} can not be used for TLS: {e}", path.display()))
-    };
-    let read = |path: &std::path::Path| {
-        let list = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let list = list.map_err(|e| failed(path, &e))?;
-        if list.is_empty() { Err(failed(path, &"it holds no certificate")) } else { Ok(list) }
-    };
-    let chain = read(&tls.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|e| failed(&tls.key, &e))?;
     let provider = Arc::new(crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -54,17 +42,14 @@ pub fn certificates(tls: &Tls) -> Result<Arc<ServerConfig>, Failure> {
     let builder = match &tls.ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in read(path)? {
-                roots.add(certificate).map_err(|e| failed(path, &e))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|e| failed(path, &e))?)
+            let verifier = WebPkiClientVerifier::builder_with_provider(secure::authority(path)?, provider).build();
+            builder.with_client_cert_verifier(verifier.map_err(|e| secure::failed(path, &e))?)
         }
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|e| failed(&tls.cert, &e))?;
+    let (chain, key) = (secure::certificates(&tls.cert)?, secure::key(&tls.key)?);
+    let mut config = builder.with_single_cert(chain, key).map_err(|e| secure::failed(&tls.cert, &e))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
-    forget_sessions(&mut config);
+    secure::forget_sessions(&mut config);
     Ok(Arc::new(config))
 }
 

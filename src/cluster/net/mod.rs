@@ -12,7 +12,6 @@ pub mod sys;
 mod tests;
 
 pub use address::{Address, Listener};
-pub use channel::Channel;
 pub use link::Spans;
 pub use numbers::ByNumber;
 pub use sys::{Poller, Ready, Span, Timer, now_ms};
@@ -22,6 +21,7 @@ use super::wire::{Answer, Frame, Hello, Message};
 use crate::base::error::Result;
 use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_VERSION, nmc_status_t};
 use crate::base::{log, memory};
+use channel::Channel;
 use link::{Came, Link, Spares};
 use rustls::ServerConnection;
 use secure::Identity;

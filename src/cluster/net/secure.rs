@@ -42,26 +42,37 @@ pub struct Identity {
     name: ServerName<'static>,
 }
 
-fn failed(path: &Path, why: &dyn Display) -> Error {
+/// A file that is not what it should be.
+pub fn failed(path: &Path, why: &dyn Display) -> Error {
     Error::new(NMC_ERR_INVALID_ARG, format!("{} can not be used for TLS: {why}", path.display()))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+/// The certificates in a file.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let list = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
     let list = list.map_err(|e| failed(path, &e))?;
     if list.is_empty() { Err(failed(path, &"it holds no certificate")) } else { Ok(list) }
+}
+
+/// The key in a file.
+pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_file(path).map_err(|e| failed(path, &e))
+}
+
+/// Certificates in a file, as those of an authority.
+pub fn authority(path: &Path) -> Result<Arc<RootCertStore>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|e| failed(path, &e))?;
+    }
+    Ok(Arc::new(roots))
 }
 
 impl Identity {
     /// Reads the files.
     pub fn load(files: &Files) -> Result<Arc<Self>> {
         let chain = certificates(&files.cert)?;
-        let key = || PrivateKeyDer::from_pem_file(&files.key).map_err(|e| failed(&files.key, &e));
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(&files.ca)? {
-            roots.add(certificate).map_err(|e| failed(&files.ca, &e))?;
-        }
-        let (roots, provider) = (Arc::new(roots), Arc::new(crypto::ring::default_provider()));
+        let (roots, provider) = (authority(&files.ca)?, Arc::new(crypto::ring::default_provider()));
         let versions = [&version::TLS13];
         let setup = |e: rustls::Error| Error::new(NMC_ERR_INVALID_ARG, format!("TLS can not be set up: {e}"));
 
@@ -70,7 +81,7 @@ impl Identity {
             .with_protocol_versions(&versions)
             .map_err(setup)?
             .with_client_cert_verifier(verifier.map_err(|e| failed(&files.ca, &e))?)
-            .with_single_cert(chain.clone(), key()?)
+            .with_single_cert(chain.clone(), key(&files.key)?)
             .map_err(|e| failed(&files.cert, &e))?;
         server.alpn_protocols = vec![ALPN.to_vec()];
         forget_sessions(&mut server);
@@ -82,7 +93,7 @@ impl Identity {
             .map_err(setup)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_client_auth_cert(chain, key()?)
+            .with_client_auth_cert(chain, key(&files.key)?)
             .map_err(|e| failed(&files.cert, &e))?;
         client.alpn_protocols = vec![ALPN.to_vec()];
         client.resumption = Resumption::disabled();
