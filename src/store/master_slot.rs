@@ -28,6 +28,10 @@ use std::time::Duration;
 /// How often somebody looks whether the master is free, or wanted: about 10 µs, longer than it takes whoever does long work to end its
 /// step, and shorter than a thread takes to fall asleep and wake up.
 const LOOKS: u32 = 400;
+/// How often whoever works in steps comes back before it stands in line for the master, and how long it stays away.
+const VISITS: u32 = 20;
+/// See [`VISITS`].
+const BETWEEN_VISITS: Duration = Duration::from_micros(20);
 
 static HOSTS: Mutex<Option<HashMap<u64, Weak<MasterSlot>>>> = Mutex::new(None);
 
@@ -167,13 +171,22 @@ impl MasterSlot {
     /// whether somebody waits, and ends its step soon then.
     pub fn step<R>(&self, body: impl FnOnce(&mut Master, &dyn Fn() -> bool) -> Result<R>) -> Result<R> {
         let wanted = || self.waiting.load(Relaxed) > 0;
-        for _ in 0..LOOKS {
-            if !wanted() {
-                break;
+        self.run(self.lock_politely(), |master| body(master, &wanted), MutexGuard::unlock_fair)
+    }
+
+    /// The lock when nobody wants it. Whoever has it would have to wake us up if we waited for it, which is longer than most calls: we
+    /// come back by ourselves, and stand in line only if that does not help.
+    fn lock_politely(&self) -> MutexGuard<'_, State> {
+        for _ in 0..VISITS {
+            for _ in 0..LOOKS {
+                if let Some(state) = (self.waiting.load(Relaxed) == 0).then(|| self.state.try_lock()).flatten() {
+                    return state;
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
+            std::thread::sleep(BETWEEN_VISITS);
         }
-        self.run(self.state.lock(), |master| body(master, &wanted), MutexGuard::unlock_fair)
+        self.state.lock()
     }
 
     #[inline]

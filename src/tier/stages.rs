@@ -9,8 +9,8 @@ use crate::base::memory;
 use crate::base::status::NMC_ERR_IO;
 use std::sync::mpsc;
 
-/// Bytes that are collected before they are written.
-pub(super) const STAGE: usize = if cfg!(test) { GRANULE } else { 4 << 20 };
+/// Bytes that are collected before they are written. The first stages of a bucket are shorter, so that writing begins soon.
+pub(super) const STAGE: usize = if cfg!(test) { GRANULE } else { 6 << 20 };
 
 /// One is filled, one waits, and one is written.
 pub(super) const STAGES: usize = 3;
@@ -23,12 +23,14 @@ pub(super) struct Stages {
     /// Where the stage goes in the file, and how much of it is filled.
     at: u64,
     used: usize,
+    /// How much is to be.
+    enough: usize,
 }
 
 impl Stages {
     /// Stages that come from `free`, and go to `full` with their place in the file and their bytes.
     pub fn new(full: mpsc::SyncSender<(Buffer, u64, usize)>, free: mpsc::Receiver<Buffer>) -> Self {
-        Self { full, free, stage: None, at: 0, used: 0 }
+        Self { full, free, stage: None, at: 0, used: 0, enough: STAGE / 8 }
     }
 
     /// No more comes. Gives where stages come back to when they are written, and the one that was being filled.
@@ -51,8 +53,10 @@ impl Stages {
 
     /// Room for `bytes` more, which are a multiple of a block and fit a stage, for offset `at` of the file.
     fn room(&mut self, at: u64, bytes: usize) -> Result<&mut [u8]> {
-        if self.used + bytes > STAGE || (self.used > 0 && self.at + self.used as u64 != at) {
+        let is_full = self.used + bytes > self.enough;
+        if self.used > 0 && (is_full || self.at + self.used as u64 != at) {
             self.flush()?;
+            self.enough = if is_full { STAGE.min(2 * self.enough) } else { self.enough };
         }
         if self.stage.is_none() {
             self.stage = Some(self.free.recv().map_err(|_| Self::stopped())?);
@@ -79,11 +83,14 @@ impl Stages {
         if whole <= STAGE {
             let room = self.room(at, whole)?;
             let end = value_at + usize::try_from(bytes).unwrap_or(0);
-            if let Err(error) = read(0, &mut room[value_at..end]) {
-                return Ok(Self::unreadable(&error));
+            for (number, part) in room[value_at..end].chunks_mut(GRANULE).enumerate() {
+                if let Err(error) = read((number * GRANULE) as u64, part) {
+                    return Ok(Self::unreadable(&error));
+                }
+                // While it is in the nearest cache.
+                sums.push(crc::crc32c(part));
             }
             room[end..].fill(0);
-            sums.extend(room[value_at..end].chunks(GRANULE).map(crc::crc32c));
             record.encode(&sums, &mut room[..shape.header_bytes()])?;
             return Ok(true);
         }

@@ -5,9 +5,13 @@ use crate::base::error::Result;
 use crate::base::memory;
 use std::ops::{Deref, DerefMut};
 
+/// Long buffers are kept in huge pages, if the system has some: a request has a limited number of pieces of memory, and each small page
+/// may be one.
+const HUGE: usize = 2 << 20;
+
 /// Memory that starts at a multiple of [`BLOCK`]. Zero at first.
 pub struct Buffer {
-    /// A block more than asked for: there is a multiple of `BLOCK` in it wherever it lies.
+    /// More than asked for: there is such a multiple in it wherever it lies.
     memory: Vec<u8>,
     first: usize,
     bytes: usize,
@@ -16,9 +20,14 @@ pub struct Buffer {
 impl Buffer {
     /// A buffer of `bytes` zeros, or `NMC_ERR_NO_MEMORY`.
     pub fn new(bytes: usize) -> Result<Self> {
-        let memory = memory::zeroed::<u8>(bytes.saturating_add(BLOCK))?;
-        let first = (memory.as_ptr() as usize).next_multiple_of(BLOCK) - memory.as_ptr() as usize;
-        Ok(Self { memory, first, bytes })
+        let align = if bytes < HUGE { BLOCK } else { HUGE };
+        let memory = memory::zeroed::<u8>(bytes.saturating_add(align))?;
+        let first = (memory.as_ptr() as usize).next_multiple_of(align) - memory.as_ptr() as usize;
+        let buffer = Self { memory, first, bytes };
+        if align == HUGE {
+            super::sys::huge_pages(&buffer);
+        }
+        Ok(buffer)
     }
 }
 

@@ -9,12 +9,21 @@ use std::path::Path;
 
 /// Keeps memory in pages of the usual size: a huge one would be locked whole for every part of it.
 pub fn plain_pages(memory: &[u8]) {
+    keep_in(memory, libc::MADV_NOHUGEPAGE);
+}
+
+/// Keeps memory in huge pages, as far as there are some.
+pub fn huge_pages(memory: &[u8]) {
+    keep_in(memory, libc::MADV_HUGEPAGE);
+}
+
+fn keep_in(memory: &[u8], pages: i32) {
     const PAGE: usize = super::BLOCK;
     let first = memory.as_ptr().align_offset(PAGE);
     let bytes = memory.len().saturating_sub(first) / PAGE * PAGE;
-    if let Some(pages) = memory.get(first..first + bytes) {
+    if let Some(whole) = memory.get(first..first + bytes) {
         // SAFETY: pages of the slice's own; the call changes how they are kept, not what they hold. It is a wish.
-        unsafe { libc::madvise(pages.as_ptr().cast_mut().cast(), pages.len(), libc::MADV_NOHUGEPAGE) };
+        unsafe { libc::madvise(whole.as_ptr().cast_mut().cast(), whole.len(), pages) };
     }
 }
 

@@ -47,10 +47,8 @@ const DEPTH_SHIFT: u32 = 8;
 const WHOLE: u64 = 384 << 10;
 /// Up to here its last quarter is a request of its own, for which it is waited while the rest is summed up.
 const IN_TWO: u64 = 2 << 20;
-/// Requests of a longer one.
+/// Requests of a longer one, and of several values.
 const LONG: u64 = 512 << 10;
-/// Requests of several values: while one is summed up others are under way, so that only their number counts.
-const OF_SEVERAL: u64 = 1 << 20;
 /// Where requests follow each other, the kernel splits long ones better.
 const ONE_BY_ONE: u32 = 8 << 20;
 
@@ -113,7 +111,7 @@ impl Reader {
     /// Bytes of the longest request for so many, of a value that is read alone or with others.
     fn longest(&self, bytes: u64, alone: bool) -> u32 {
         let part = match bytes {
-            _ if !alone => OF_SEVERAL,
+            _ if !alone => LONG,
             0..=WHOLE => WHOLE,
             n if n <= IN_TWO => (n * 3 / 4).next_multiple_of(GRANULE as u64),
             _ => LONG,

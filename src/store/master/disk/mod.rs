@@ -197,6 +197,8 @@ pub(super) struct Disk {
     walk: Walk,
     /// Pages that were asked for since the owner was last woken.
     opened: u64,
+    /// The last look at what should be on disk found something that was not.
+    found_some: bool,
     /// What is written ahead.
     admission: Admission,
     /// The owner has something to do.
@@ -225,6 +227,7 @@ impl Disk {
             sweep_left: 0,
             walk: Walk::default(),
             opened: 0,
+            found_some: true,
             admission: Admission::default(),
             wake: false,
             took: false,

@@ -10,7 +10,9 @@ impl Master {
         let window = u64::from(self.map.params().pages()) * WINDOW_PERMILLE / 1000;
         let Some(disk) = &mut self.disk else { return };
         disk.opened += u64::from(pages);
-        if goal > 0 && disk.opened >= (window / 8).max(1) {
+        // Where the last look found all of the window on disk, much of it must go before there is anything else at its end.
+        let patience = if disk.found_some { window / 8 } else { window / 2 };
+        if goal > 0 && disk.opened >= patience.max(1) {
             (disk.opened, disk.wake) = (0, true);
         }
     }
@@ -36,6 +38,9 @@ impl Master {
         self.glance(view, now);
         self.look_at_all_writing(view, now, BUDGET);
         self.read_pins(view);
+        if let Some(disk) = &mut self.disk {
+            disk.found_some = false;
+        }
     }
 
     /// The next objects that are to be written, until there are so many, or so many bytes, or the master is wanted; they are held from
@@ -121,6 +126,7 @@ impl Master {
         let over = walk.rank >= ranks;
         if let Some(disk) = &mut self.disk {
             disk.walk = if over { Walk { before: walk.before, ..Walk::default() } } else { walk };
+            disk.found_some |= out.len() > from;
             for next in &out[from..] {
                 let ToWrite { index, epoch, .. } = *next;
                 disk.holds.add(index, epoch);

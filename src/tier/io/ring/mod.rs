@@ -9,7 +9,7 @@ pub(super) use sys::{Rings, Stopped, read_some};
 
 use super::BLOCK;
 
-/// Long pieces are split into requests of this size: from here on the disk is as fast as with larger ones, and the first part
+/// Long reads are split into requests of this size: from here on the disk is as fast as with larger ones, and the first part
 /// of a value is there when half of it is.
 const REQUEST: usize = 512 << 10;
 /// The kernel moves no more than 2 GiB by one call.
@@ -22,6 +22,13 @@ const JOINED: usize = (1 << 20) + SMALL;
 const PIECES: usize = 64;
 /// More requests than this are never in flight for one call.
 const DEEPEST: u32 = 1024;
+
+/// From so many bytes on, threads of the kernel may hand the requests of a call over: it takes tens of µs to wake one up.
+const LONG_FLIGHT: usize = if cfg!(test) { 512 << 10 } else { 3 << 20 };
+/// Bytes that they are given at a time.
+const HANDED_OVER: usize = if cfg!(test) { 300 << 10 } else { 2 << 20 };
+/// Of so many long calls one looks whether that is good for something.
+const LOOKED_AT: u32 = if cfg!(test) { 16 } else { 256 };
 
 /// Whether a piece begins in the file where another ends.
 fn follows(before: &Read, this: &Read) -> bool {

@@ -3,7 +3,7 @@
 
 use super::super::sys::{found, path_of};
 use super::super::{FixedBuffer, Options, ended, error};
-use super::{DEEPEST, LONGEST, PIECES, REQUEST, go_on_from, joined};
+use super::{DEEPEST, HANDED_OVER, LONG_FLIGHT, LONGEST, LOOKED_AT, PIECES, REQUEST, go_on_from, joined};
 use crate::base::error::{Error, Result};
 use crate::base::{log, memory};
 use crate::sync::fork;
@@ -11,7 +11,7 @@ use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -93,6 +93,45 @@ pub struct Rings {
     told: AtomicBool,
     /// Memory that rings register: kept for as long as they are.
     fixed: OnceLock<Arc<FixedBuffer>>,
+    manner: Manner,
+}
+
+/// How the disk takes requests. One that is virtual, or a page cache, may do a request while it is handed over, and the thread that
+/// hands it over does nothing else meanwhile: there the kernel's threads hand over what is long, a few requests at a time, so that
+/// the thread has time for what is there, while it is in a near cache.
+#[derive(Default)]
+struct Manner {
+    /// Long flights that began.
+    flights: AtomicU32,
+    /// The last one that was looked at was over when it had been handed over.
+    at_once: AtomicBool,
+}
+
+impl Manner {
+    /// What a flight does.
+    fn of(&self, pieces: &[Read]) -> (Handover, usize) {
+        if total(pieces) < LONG_FLIGHT {
+            return (Handover::Own, usize::MAX);
+        }
+        // Now and then it is looked again: the disk may be another one by now, or the thread was not running when it looked.
+        let looks = self.flights.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOKED_AT);
+        match (looks, self.at_once.load(Ordering::Relaxed)) {
+            (true, _) => (Handover::Watched, usize::MAX),
+            (false, true) => (Handover::Kernels, HANDED_OVER),
+            (false, false) => (Handover::Own, usize::MAX),
+        }
+    }
+}
+
+/// Who hands requests over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Handover {
+    /// The thread that made them.
+    Own,
+    /// That one, and it looks whether they are done thereby.
+    Watched,
+    /// A thread of the kernel.
+    Kernels,
 }
 
 impl Rings {
@@ -107,6 +146,7 @@ impl Rings {
             off: AtomicBool::new(off),
             told: AtomicBool::new(false),
             fixed: OnceLock::new(),
+            manner: Manner::default(),
         }
     }
 
@@ -156,7 +196,7 @@ impl Rings {
         let several = self.depth > 1 && joined(pieces) < pieces.len();
         let outcome = if let Some(mut ring) = several.then(|| self.take()).flatten() {
             // SAFETY: as promised by the caller.
-            let outcome = unsafe { Flight { ring: &mut ring, pieces, way }.run(done) };
+            let outcome = unsafe { Flight::new(&mut ring, pieces, way, &self.manner).run(done) };
             self.put_back(ring);
             outcome
         } else {
@@ -183,7 +223,7 @@ impl Rings {
         }
     }
 
-    /// Bytes of the longest request that is made of a long piece.
+    /// Bytes of the longest read that is made of a long piece.
     fn longest(&self) -> usize {
         // Without a ring requests follow each other, and the kernel splits them better itself.
         if self.off.load(Ordering::Relaxed) || self.depth == 1 { LONGEST } else { REQUEST }
@@ -197,10 +237,11 @@ impl Rings {
         unsafe { self.transfer(Way::FromFile, &pieces, &mut |_| {}) }.map_err(|(_, stopped)| stopped)
     }
 
-    /// Writes to several places of a file, in requests that are in flight together.
+    /// Writes to several places of a file, in requests that are in flight together. Nobody waits for a part of what is written, so the
+    /// kernel splits it.
     pub fn write(&self, fd: BorrowedFd<'_>, from: &[(u64, &[u8])]) -> std::result::Result<(), Stopped> {
         let places = from.iter().map(|(offset, from)| (*offset, from.as_ptr() as u64, from.len()));
-        let pieces = split(fd, places, self.longest())?;
+        let pieces = split(fd, places, LONGEST)?;
         // SAFETY: the slices are borrowed until this returns, and on this way the kernel only reads them.
         unsafe { self.transfer(Way::ToFile, &pieces, &mut |_| {}) }.map_err(|(_, stopped)| stopped)
     }
@@ -381,7 +422,7 @@ impl Ring {
     ///
     /// # Safety
     /// The memory of the pieces is valid for the way until the request is complete.
-    unsafe fn push(&mut self, way: Way, pieces: &[Read], first: usize, count: usize) -> bool {
+    unsafe fn push(&mut self, way: Way, handover: Handover, pieces: &[Read], first: usize, count: usize) -> bool {
         let fixed = count == 1 && self.is_fixed(&pieces[first]);
         let (Some(ring), Some(place)) = (self.ring.as_mut(), self.free.last().copied()) else { return false };
         let (request, piece) = (&mut self.requests[place], pieces[first]);
@@ -407,6 +448,7 @@ impl Ring {
             (Way::ToFile, 1) => opcode::Write::new(fd, address, piece.bytes).offset(piece.offset).build(),
             (Way::ToFile, _) => opcode::Writev::new(fd, list, length).offset(piece.offset).build(),
         };
+        let entry = if handover == Handover::Kernels { entry.flags(squeue::Flags::ASYNC) } else { entry };
         // SAFETY: the memory is the caller's promise; the list stays until its place is free again.
         if unsafe { ring.submission().push(&entry.user_data(place as u64)) }.is_err() {
             return false;
@@ -416,11 +458,16 @@ impl Ring {
         true
     }
 
-    /// Hands the kernel what is queued and waits for at least one completion. False if the kernel did not take all of it.
-    fn submit_and_wait(&mut self) -> bool {
+    /// Completions that nobody has looked at.
+    fn arrived(&mut self) -> usize {
+        self.ring.as_mut().map_or(0, |ring| ring.completion().len())
+    }
+
+    /// Hands the kernel what is queued and waits for so many completions. False if the kernel did not take all of it.
+    fn submit_and_wait(&mut self, completions: usize) -> bool {
         let Some(ring) = self.ring.as_mut() else { return false };
         loop {
-            match ring.submit_and_wait(1) {
+            match ring.submit_and_wait(completions) {
                 // It may stop early; the rest is offered again. What it took is out of the queue and never offered twice.
                 Ok(_) => return true,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
@@ -466,7 +513,14 @@ impl Drop for Ring {
 struct Flight<'a> {
     ring: &'a mut Ring,
     pieces: &'a [Read],
+    /// The first piece that was not queued.
+    next: usize,
     way: Way,
+    manner: &'a Manner,
+    handover: Handover,
+    /// Most bytes under way, but one request always may be.
+    most: usize,
+    under_way: usize,
 }
 
 impl Drop for Flight<'_> {
@@ -481,21 +535,47 @@ impl Drop for Flight<'_> {
     }
 }
 
-impl Flight<'_> {
+impl<'a> Flight<'a> {
+    fn new(ring: &'a mut Ring, pieces: &'a [Read], way: Way, manner: &'a Manner) -> Self {
+        let (handover, most) = manner.of(pieces);
+        Self { ring, pieces, next: 0, way, manner, handover, most, under_way: 0 }
+    }
+
+    /// Queues what comes next, as far as it may be under way.
+    ///
+    /// # Safety
+    /// As for [`Rings::transfer`].
+    unsafe fn queue(&mut self) {
+        while !self.ring.is_broken && self.next < self.pieces.len() && !self.ring.free.is_empty() {
+            let count = joined(&self.pieces[self.next..]);
+            let bytes = total(&self.pieces[self.next..self.next + count]);
+            if self.under_way > 0 && self.under_way.saturating_add(bytes) > self.most {
+                return;
+            }
+            // SAFETY: as promised by the caller; `Drop` waits for the end of it.
+            if unsafe { self.ring.push(self.way, self.handover, self.pieces, self.next, count) } {
+                (self.next, self.under_way) = (self.next + count, self.under_way + bytes);
+            } else {
+                self.ring.is_broken = true;
+            }
+        }
+    }
+
+    /// Remembers whether everything was done when it had been handed over.
+    fn look(&mut self) {
+        if self.handover == Handover::Watched {
+            let queued = self.ring.requests.len() - self.ring.free.len();
+            self.manner.at_once.store(self.ring.arrived() >= queued, Ordering::Relaxed);
+            self.handover = Handover::Own;
+        }
+    }
+
     /// # Safety
     /// As for [`Rings::transfer`].
     unsafe fn run(&mut self, done: &mut dyn FnMut(usize)) -> std::result::Result<(), (usize, Stopped)> {
-        let mut next = 0;
         loop {
-            while !self.ring.is_broken && next < self.pieces.len() && !self.ring.free.is_empty() {
-                let count = joined(&self.pieces[next..]);
-                // SAFETY: as promised by the caller; `Drop` waits for the end of it.
-                if unsafe { self.ring.push(self.way, self.pieces, next, count) } {
-                    next += count;
-                } else {
-                    self.ring.is_broken = true;
-                }
-            }
+            // SAFETY: as promised by the caller.
+            unsafe { self.queue() };
             if self.ring.is_broken {
                 if self.ring.under_way() == 0 {
                     break;
@@ -503,12 +583,20 @@ impl Flight<'_> {
                 self.ring.wait();
             } else if self.ring.free.len() == self.ring.requests.len() {
                 return Ok(());
-            } else if !self.ring.submit_and_wait() {
+            } else if !self.ring.submit_and_wait(1) {
                 self.ring.is_broken = true;
             }
+            self.look();
             while let Some((first, count, result)) = self.ring.completed() {
                 // SAFETY: as promised by the caller.
                 unsafe { self.settle(first, count, result) }.map_err(|stopped| (first, stopped))?;
+                self.under_way -= total(&self.pieces[first..first + count]);
+                if self.handover == Handover::Kernels {
+                    // The next ones come while this one is looked at.
+                    // SAFETY: as promised by the caller.
+                    unsafe { self.queue() };
+                    self.ring.is_broken |= !self.ring.is_broken && !self.ring.submit_and_wait(0);
+                }
                 (first..first + count).for_each(&mut *done);
             }
         }
@@ -522,7 +610,7 @@ impl Flight<'_> {
             }
         }
         // SAFETY: as promised by the caller.
-        unsafe { plain_all(self.way, self.pieces, next, done) }
+        unsafe { plain_all(self.way, self.pieces, self.next, done) }
     }
 
     /// Looks at the result of a request. What came short is continued, and what the ring cannot do is done without it.
@@ -589,7 +677,7 @@ mod tests {
     #[test]
     fn memory_that_rings_know_is_read_to_like_any_other_and_stays_as_long_as_they_do() {
         const COUNT: usize = 8;
-        for readers in both() {
+        for readers in all() {
             let file = file(COUNT);
             let memory = Arc::new(FixedBuffer::new((COUNT - 2) * PIECE).unwrap());
             readers.fix(&memory);
@@ -632,10 +720,18 @@ mod tests {
         [true, false].map(|uring| Readers::new(Options { direct: false, uring, depth: 4 }))
     }
 
+    /// Those, and one whose requests the kernel's threads hand over.
+    fn all() -> [Readers; 3] {
+        let ([ring, plain], [slow, _]) = (both(), both());
+        slow.0.manner.flights.store(1, Ordering::Relaxed);
+        slow.0.manner.at_once.store(true, Ordering::Relaxed);
+        [ring, plain, slow]
+    }
+
     #[test]
     fn every_read_is_done_once_and_its_bytes_are_there_by_then() {
         let file = file(20);
-        for readers in both() {
+        for readers in all() {
             for which in [(0..20).collect(), (0..20).rev().collect(), vec![3], vec![], vec![7; 9]] {
                 let mut seen = read(&readers, &file, &which).unwrap();
                 seen.sort_by_key(|(i, _)| *i);
@@ -648,7 +744,7 @@ mod tests {
     #[test]
     fn a_read_behind_the_end_fails_the_call_and_leaves_nothing_under_way() {
         let file = file(20);
-        for readers in both() {
+        for readers in all() {
             for which in [vec![0, 20, 1, 2, 3, 4, 5, 6, 7, 8], vec![0, 1, 2, 3, 4, 30, 31, 32], vec![20]] {
                 let error = read(&readers, &file, &which).unwrap_err();
                 assert_eq!(error.status, NMC_ERR_CORRUPT);
@@ -658,6 +754,38 @@ mod tests {
                 assert_eq!(read(&readers, &file, &[1, 2]).unwrap().len(), 2);
             }
         }
+    }
+
+    #[test]
+    fn a_disk_that_does_requests_while_they_are_handed_over_is_noticed() {
+        let (file, which) = (file(20), (0..20).rev().collect::<Vec<_>>());
+        let [readers, _] = both();
+        let manner = &readers.0.manner;
+        let reads: Vec<Read> = (0..20).map(|_| Read { fd: 0, address: 0, bytes: 128 << 10, offset: 0 }).collect();
+        assert!(manner.of(&reads[..2]).0 == Handover::Own, "too little to look at");
+        assert!(manner.of(&reads).0 == Handover::Watched, "the first long one is looked at");
+        assert!(manner.of(&reads).0 == Handover::Own, "nothing was seen");
+        manner.flights.store(0, Ordering::Relaxed);
+        // A file in the page cache is such a disk.
+        assert_eq!(read(&readers, &file, &which).unwrap().len(), 20);
+        if readers.0.idle.lock().is_empty() {
+            eprintln!("skipped: there is no io_uring here");
+            return;
+        }
+        assert!(manner.of(&reads) == (Handover::Kernels, HANDED_OVER));
+        for _ in 0..LOOKED_AT {
+            let seen = read(&readers, &file, &which).unwrap();
+            assert!(seen.iter().all(|(i, bytes)| *bytes == piece(which[*i])));
+        }
+        // One that is looked at and is not over at once ends it.
+        manner.at_once.store(true, Ordering::Relaxed);
+        let mut ring = readers.0.take().unwrap();
+        let mut flight = Flight::new(&mut ring, &reads, Way::FromFile, manner);
+        (flight.handover, flight.ring.requests[0].count) = (Handover::Watched, 1);
+        let place = flight.ring.free.pop();
+        flight.look();
+        flight.ring.free.extend(place);
+        assert!(!manner.at_once.load(Ordering::Relaxed));
     }
 
     #[test]
@@ -708,7 +836,7 @@ mod tests {
     #[test]
     fn a_panic_while_reads_are_under_way_waits_for_them() {
         let file = file(20);
-        for readers in both() {
+        for readers in all() {
             let mut buffers = vec![vec![0xAA_u8; PIECE]; 20];
             let reads: Vec<Read> = buffers.iter_mut().zip(0..).map(|(buffer, i)| read_of(&file, buffer, i)).collect();
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
