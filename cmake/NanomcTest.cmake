@@ -154,14 +154,14 @@ function(nmc_add_run)
   endif()
 endfunction()
 
-# A library with points at which it ends itself: what `kill -9` at named points needs. Built beside the other one, as cargo's own
-# tests are, and never installed.
+# A library with points at which it ends itself: what `kill -9` at named points needs. It is the one that cargo's own tests are built
+# with, and never installed.
 if(NOT NANOMC_PREBUILT)
   set(NMC_CRASH "${PROJECT_BINARY_DIR}/crash")
   add_custom_target(nanomc_crash ALL
-    COMMAND "${CARGO}" build --locked --quiet --lib --features crash-points --target-dir "${NANOMC_ROOT}/target"
+    COMMAND "${CARGO}" test --locked --quiet --workspace --no-run --target-dir "${NANOMC_ROOT}/target"
     COMMAND "${CMAKE_COMMAND}" -E make_directory "${NMC_CRASH}"
-    COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${NANOMC_ROOT}/target/debug/libnanomc.so" "${NMC_CRASH}/libnanomc.so"
+    COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${NANOMC_ROOT}/target/debug/deps/libnanomc.so" "${NMC_CRASH}/libnanomc.so"
     COMMAND "${CMAKE_COMMAND}" -E create_symlink libnanomc.so "${NMC_CRASH}/libnanomc.so.${PROJECT_VERSION_MAJOR}"
     BYPRODUCTS "${NMC_CRASH}/libnanomc.so"
     WORKING_DIRECTORY "${NANOMC_ROOT}" COMMENT "libnanomc with crash points" USES_TERMINAL VERBATIM)

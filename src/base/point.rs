@@ -1,17 +1,17 @@
-//! Named places at which a test can end the process, or hold one of its threads, to see what others make of it. Without
-//! the feature `crash-points`, which no shipped library has, a place is nothing at all.
+//! Named places at which a test can end the process, or hold one of its threads, to see what others make of it. In a release build
+//! without the feature `crash-points`, which no shipped library has, a place is nothing at all.
 //!
-//! With it, `NMC_CRASH_POINT="name:count"` ends the process by SIGKILL the `count`-th time that it comes to `name`;
+//! Elsewhere `NMC_CRASH_POINT="name:count"` ends the process by SIGKILL the `count`-th time that it comes to `name`;
 //! `NMC_CRASH_POINT="@file"` reads that from a file each time, so that a test can decide late. `name:count:hold` in a file
 //! holds the thread that comes there until the file changes; `file.held` appears when it is there.
 
 /// The process comes to the place `name`.
-#[cfg(not(feature = "crash-points"))]
+#[cfg(not(any(debug_assertions, feature = "crash-points")))]
 #[inline(always)]
 pub fn reach(_name: &'static str) {}
 
 /// The process comes to the place `name`.
-#[cfg(feature = "crash-points")]
+#[cfg(any(debug_assertions, feature = "crash-points"))]
 pub fn reach(name: &'static str) {
     use std::sync::{Mutex, OnceLock};
     static WHERE: OnceLock<Option<String>> = OnceLock::new();
