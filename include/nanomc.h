@@ -3121,7 +3121,7 @@ nmc_status_t nmc_client_undrain(struct nmc_client_t *client,
 /**
  * Says that values will be put from, or read into, this host memory. With `rdma` it is registered with NIXL, which then moves bytes from and to it
  * without a copy; any other memory is copied through 64 MiB of the library's, and what does not fit there goes by tcp. With `tcp` nothing depends on it.
- * The memory stays as it is until that is taken back.
+ * The memory stays as it is until that is taken back. Memory of a GPU needs none, and with `rdma` is refused.
  *
  * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is registered), `NMC_ERR_UNSUPPORTED` (NIXL does not take it),
  * `NMC_ERR_LIMIT` (others could not be told of as many pieces: register fewer, larger ones), `NMC_ERR_TIMEOUT` (NIXL does not answer),
@@ -3139,7 +3139,8 @@ nmc_status_t nmc_client_register(struct nmc_client_t *client,
 nmc_status_t nmc_client_unregister(struct nmc_client_t *client, void *memory);
 
 /**
- * Puts a value, which `n` slices of host memory make up, under `key`. `options` may be NULL: one copy, wherever the master says.
+ * Puts a value, which `n` slices of memory make up, under `key`. `options` may be NULL: one copy, wherever the master says. Slices may be memory of a
+ * GPU: they are copied to host memory first, on a stream of the library: what your kernels write must be there when this is called.
  *
  * Asks the leader, sends the bytes to each owner, and tells the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (an owner
  * that was chosen has the key; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY`, `NMC_ERR_STALE` (it was removed or evicted
@@ -3153,8 +3154,9 @@ nmc_status_t nmc_client_put(struct nmc_client_t *client,
                             const struct nmc_replicate_t *options);
 
 /**
- * Reads a value into `n` buffers of host memory, one after the other, and stores in `*out_bytes`, if that is not NULL, how many bytes it has.
- * If the buffers have room for fewer, that is `NMC_ERR_TOO_SMALL`, and `*out_bytes` is the size all the same.
+ * Reads a value into `n` buffers, one after the other, and stores in `*out_bytes`, if that is not NULL, how many bytes it has.
+ * If the buffers have room for fewer, that is `NMC_ERR_TOO_SMALL`, and `*out_bytes` is the size all the same. Buffers may be memory of a GPU: the value comes
+ * to host memory and is copied there when it is whole, and that is done when this returns.
  *
  * What a node of this client has costs no message. Else the leader is asked where it is, unless that is remembered, and an owner for the
  * bytes; if that one fails, the next. What the buffers hold after an error is not defined. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
@@ -3169,7 +3171,8 @@ nmc_status_t nmc_client_get(struct nmc_client_t *client,
 /**
  * Puts `n` values: `values[i]` under `keys[i]`. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. A failed one
  * does not stop the others.
- * They are put at the same time: if a key is named twice, both may succeed, and a get returns one of the two values.
+ * They are put at the same time: if a key is named twice, both may succeed, and a get returns one of the two values. Values in memory of a GPU are put 64 MiB
+ * at a time.
  *
  * Up to 256 are under way together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the status of the first that did not.
  * Statuses as for `nmc_client_put`.
@@ -3183,7 +3186,7 @@ nmc_status_t nmc_client_put_batch(struct nmc_client_t *client,
 
 /**
  * Reads `n` values: that of `keys[i]` into `buffers[i]`. `out_bytes[i]`, if `out_bytes` is not NULL, is how many bytes it has, and
- * `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it.
+ * `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. Values that go to memory of a GPU are read 64 MiB at a time.
  *
  * Where they are is asked for 256 at once, and as many are read together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all were read, else
  * the status of the first that was not. Statuses as for `nmc_client_get`.
@@ -3274,7 +3277,7 @@ nmc_status_t nmc_client_sync(struct nmc_client_t *client);
 /**
  * Puts a value like `nmc_client_put` and does not wait: when it has ended a completion with `token` is queued, which
  * `nmc_client_completions` takes. Until that was taken, or `nmc_client_close` has returned, the bytes of the value stay as they are; key, slices and
- * options need be valid for this call only. The time that the call may take begins now.
+ * options need be valid for this call only. The time that the call may take begins now. Host memory alone: else the completion has `NMC_ERR_UNSUPPORTED`.
  *
  * Does not block, except for the memory to note it and, where a placement is set, for the list of segments, which may be a second old. Thread-safe. Not graph-safe. An error means that nothing was submitted and there will be
  * no completion. Statuses: `NMC_ERR_BUSY` (`NMC_CLIENT_MAX_SUBMITTED` are submitted: take completions first), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`. The completion has

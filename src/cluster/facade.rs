@@ -1,6 +1,7 @@
 //! What a program holds: a client of the cluster, and the nodes that it has made of stores of its own. What those have is read without a
 //! message; everything else goes by way of the directory, to and from the owners.
 
+mod device;
 mod peers;
 mod placement;
 
@@ -33,6 +34,7 @@ use crate::mem::HeapKind;
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
 use crate::store::read::Look;
+use device::Copiers;
 use parking_lot::{Mutex, RwLock};
 use placement::Placements;
 use std::net::SocketAddr;
@@ -149,7 +151,7 @@ impl Default for PutOptions {
 pub struct Item<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Pieces of host memory, one after the other.
+    /// Pieces of memory, one after the other; of the host, or, where a call says so, of a device.
     pub slices: &'a [Slice],
 }
 
@@ -216,6 +218,7 @@ pub struct Cluster {
     calls: Arc<Calls>,
     nodes: RwLock<Vec<Local>>,
     placements: Placements,
+    copiers: Copiers,
     /// What was read here and is to go.
     told: Mutex<Told>,
     cancelled: AtomicBool,
@@ -259,8 +262,9 @@ impl Cluster {
         let service = Service::moving(core, &masters, Self::limits(&config, tls.as_ref()), mover)?;
         let calls = Calls::new(service, config.thread);
         let (nodes, told) = (RwLock::new(Vec::new()), Mutex::new(Told::default()));
-        let placements = Placements::default();
-        Ok(Self { config, masters, host, tls, calls, nodes, placements, told, cancelled: AtomicBool::new(false) })
+        let (placements, copiers) = (Placements::default(), Copiers::default());
+        let cancelled = AtomicBool::new(false);
+        Ok(Self { config, masters, host, tls, calls, nodes, placements, copiers, told, cancelled })
     }
 
     /// How NIXL is set up, if it is wanted: where anybody may come nothing leaves this machine.
@@ -271,6 +275,9 @@ impl Cluster {
 
     /// Values are put from this memory, or read into it: NIXL needs no copy of them then. It stays as it is until it is taken back.
     pub fn register(&self, first: usize, bytes: usize) -> Result<()> {
+        if self.config.rdma {
+            device::check_host_memory(first, bytes)?;
+        }
         self.calls.service.register(Span::new(first, bytes))
     }
 
@@ -451,15 +458,19 @@ impl Cluster {
     pub fn put(&self, items: &[Item<'_>], options: &PutOptions) -> Result<Vec<Result<()>>> {
         check_copies(options)?;
         let deadline = Deadline::after(self.config.patience);
+        device::put(&self.copiers, items, |items| self.put_within(items, options, &deadline))
+    }
+
+    fn put_within(&self, items: &[Item<'_>], options: &PutOptions, deadline: &Deadline) -> Result<Vec<Result<()>>> {
         let mut tasks = memory::with_capacity(items.len())?;
         for item in items {
-            tasks.push(self.put_task(item, options, &deadline));
+            tasks.push(self.put_task(item, options, deadline));
         }
         let size = |task: &Task| match &task.call {
             Call::Put(put) => put.length,
             _ => 0,
         };
-        self.batch(items, tasks, Vec::new(), self.scope(&deadline), size, |item, outcome| match outcome.status {
+        self.batch(items, tasks, Vec::new(), self.scope(deadline), size, |item, outcome| match outcome.status {
             NMC_OK => Ok(()),
             _ => Err(failed(outcome, item.key.escape_ascii())),
         })
@@ -537,6 +548,10 @@ impl Cluster {
     /// Reads values into memory that holds them; says of each what came of it.
     pub fn get(&self, items: &[Item<'_>]) -> Result<Vec<Got>> {
         let deadline = Deadline::after(self.config.patience);
+        device::get(&self.copiers, items, |items| self.get_within(items, &deadline))
+    }
+
+    fn get_within(&self, items: &[Item<'_>], deadline: &Deadline) -> Result<Vec<Got>> {
         let mut results = memory::with_capacity(items.len())?;
         let (mut far, mut numbers) = (Vec::new(), Vec::new());
         for (at, item) in items.iter().enumerate() {
@@ -553,7 +568,7 @@ impl Cluster {
         if far.is_empty() {
             return Ok(results);
         }
-        let read = self.fetch(self.scope(&deadline), &far)?;
+        let read = self.fetch(self.scope(deadline), &far)?;
         for (at, got) in numbers.into_iter().zip(read) {
             results[at] = got;
         }
@@ -699,7 +714,7 @@ impl Cluster {
         let mut tasks = memory::with_capacity(items.len())?;
         let mut over = memory::with_capacity(items.len())?;
         for (item, number) in items.iter().zip(numbers) {
-            match begin(item, &deadline) {
+            match device::check_host(item).and_then(|()| begin(item, &deadline)) {
                 Ok(Begun::Call(task)) => tasks.push((*number, task)),
                 Ok(Begun::Over(bytes, status)) => over.push((*number, bytes, status)),
                 Err(error) => over.push((*number, 0, error.status)),

@@ -4,6 +4,9 @@
 //! `cuInit` runs here. A process that forks afterwards cannot use CUDA in the child (a limit of the driver), so probe
 //! after the last fork that needs CUDA; [`require`] answers `NMC_ERR_FORKED` in such a child.
 
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use cudarc::driver::sys::{self, CUresult};
 use once_cell::sync::OnceCell;
 
@@ -118,16 +121,42 @@ pub fn probe() -> &'static Probe {
 }
 
 /// Whether the driver's library is in this process. If it is not, no address can belong to a device, and nobody needs the
-/// probe, which would load it.
+/// probe, which would load it. Cheap enough to be asked for every call.
 pub fn in_process() -> bool {
+    /// How many libraries had been loaded when it was not there, and 0 for never; [`THERE`] once it was.
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    const THERE: u64 = u64::MAX;
+    let seen = SEEN.load(Ordering::Relaxed);
+    if seen == THERE {
+        return true;
+    }
+    let loaded = libraries_loaded();
+    if seen != 0 && loaded == seen {
+        return false;
+    }
     // SAFETY: the name ends with NUL; a library that is not there is not loaded.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if library.is_null() {
+        SEEN.store(loaded, Ordering::Relaxed);
         return false;
     }
     // SAFETY: gives back the reference that was just taken.
     unsafe { libc::dlclose(library) };
+    SEEN.store(THERE, Ordering::Relaxed);
     true
+}
+
+/// How many libraries this process has loaded so far.
+fn libraries_loaded() -> u64 {
+    extern "C" fn note(info: *mut libc::dl_phdr_info, _bytes: usize, out: *mut c_void) -> c_int {
+        // SAFETY: the loader passes what it says, and the place is that of the caller.
+        unsafe { *out.cast::<u64>() = (*info).dlpi_adds };
+        1 // the first one is enough
+    }
+    let mut loaded = 0_u64;
+    // SAFETY: the function keeps to its type, and the place outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut loaded).cast()) };
+    loaded
 }
 
 /// `Ok` when CUDA can be used; `NMC_ERR_UNSUPPORTED` with the reason and the remedy, or `NMC_ERR_FORKED`, when not.

@@ -78,7 +78,7 @@ unsafe fn batch<'a>(
 
 /// Puts a value like `nmc_client_put` and does not wait: when it has ended a completion with `token` is queued, which
 /// `nmc_client_completions` takes. Until that was taken, or `nmc_client_close` has returned, the bytes of the value stay as they are; key, slices and
-/// options need be valid for this call only. The time that the call may take begins now.
+/// options need be valid for this call only. The time that the call may take begins now. Host memory alone: else the completion has `NMC_ERR_UNSUPPORTED`.
 ///
 /// Does not block, except for the memory to note it and, where a placement is set, for the list of segments, which may be a second old. Thread-safe. Not graph-safe. An error means that nothing was submitted and there will be
 /// no completion. Statuses: `NMC_ERR_BUSY` (`NMC_CLIENT_MAX_SUBMITTED` are submitted: take completions first), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`. The completion has
