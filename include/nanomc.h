@@ -3007,13 +3007,13 @@ typedef void (*nmc_release_fn)(void *user);
  * A client of a cluster: it puts objects on nodes and reads them from there, and can itself be nodes, with memory that it mounts or stores
  * that it attaches. Whatever its nodes have it reads without a message.
  *
- * A key names one value until it is removed. A get returns every byte of one put of that key, or an error. After a put has returned
+ * A key names one value until it is removed, or its owners are away and somebody puts another one (docs/cluster.md). A get returns every byte of one put of that key, or an error. After a put has returned
  * `NMC_OK`, a get finds it until it is removed, evicted, or its owners are lost. After a remove has returned `NMC_OK`, no get that begins
  * later returns what was there before.
  *
  * All functions that take it may be called from any thread at the same time; closing waits for those that are under way. Every call
  * returns at most 2 s after the time that the client's config gives it. What is submitted and not waited for has the same time. Values are
- * host memory. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
+ * host memory, or, for calls that wait, memory of a GPU. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
  * master `NMC_ERR_PERMISSION` (the token is another, or a certificate is not of the authority) and `NMC_ERR_VERSION` (masters and client speak different versions).
  */
 typedef struct nmc_client_t nmc_client_t;
@@ -3362,7 +3362,8 @@ nmc_status_t nmc_client_event_fd(struct nmc_client_t *client,
                                  int32_t *out_fd);
 
 /**
- * Ends what was submitted with this token and is under way: its completion, with `NMC_ERR_CANCELLED`, is queued when this returns, and its memory is
+ * Ends what was submitted with this token and is under way: its completion is queued when this returns, with `NMC_ERR_CANCELLED`, or, if it was just ending, with what
+ * became of it, and for a batch with the status of the first item that had failed before. Its memory is
  * not touched any more. A put or a remove may have been done all the same; nothing is sent for it after this, but that a put is revoked.
  *
  * Waits for nobody but a thread of this process that is just noting what became of it. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing with that

@@ -26,8 +26,8 @@ use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY,
-    NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_PEER_LOST, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL,
-    NMC_ERR_UNAVAILABLE, NMC_IN_PROGRESS, NMC_OK, name, nmc_status_t,
+    NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_PEER_LOST, NMC_ERR_PERMISSION, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
+    NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_VERSION, NMC_IN_PROGRESS, NMC_OK, name, nmc_status_t,
 };
 use crate::base::{log, memory};
 use crate::mem::HeapKind;
@@ -881,6 +881,10 @@ fn words(status: nmc_status_t) -> &'static str {
         NMC_ERR_NO_SPACE => "too few nodes have room for it",
         NMC_ERR_TIMEOUT => "no answer in time from a master, or from a node that has it or is to have it",
         NMC_ERR_UNAVAILABLE => "no master leads, or no node takes it",
+        NMC_ERR_PERMISSION => {
+            "a node that has it or is to have it refuses this client, or shows no certificate that this client believes; the log says which"
+        }
+        NMC_ERR_VERSION => "a node that has it or is to have it speaks another version",
         NMC_ERR_CANCELLED => "cancelled before it had ended",
         NMC_ERR_CORRUPT => "every copy that was read had a wrong checksum",
         NMC_ERR_NO_MEMORY => "no memory for it",

@@ -30,13 +30,13 @@ const MAX_NAME: usize = 255;
 /// A client of a cluster: it puts objects on nodes and reads them from there, and can itself be nodes, with memory that it mounts or stores
 /// that it attaches. Whatever its nodes have it reads without a message.
 ///
-/// A key names one value until it is removed. A get returns every byte of one put of that key, or an error. After a put has returned
+/// A key names one value until it is removed, or its owners are away and somebody puts another one (docs/cluster.md). A get returns every byte of one put of that key, or an error. After a put has returned
 /// `NMC_OK`, a get finds it until it is removed, evicted, or its owners are lost. After a remove has returned `NMC_OK`, no get that begins
 /// later returns what was there before.
 ///
 /// All functions that take it may be called from any thread at the same time; closing waits for those that are under way. Every call
 /// returns at most 2 s after the time that the client's config gives it. What is submitted and not waited for has the same time. Values are
-/// host memory. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
+/// host memory, or, for calls that wait, memory of a GPU. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
 /// master `NMC_ERR_PERMISSION` (the token is another, or a certificate is not of the authority) and `NMC_ERR_VERSION` (masters and client speak different versions).
 pub struct nmc_client_t {
     _opaque: [u8; 0],

@@ -249,7 +249,8 @@ pub unsafe extern "C" fn nmc_client_event_fd(client: *mut nmc_client_t, out_fd: 
     })
 }
 
-/// Ends what was submitted with this token and is under way: its completion, with `NMC_ERR_CANCELLED`, is queued when this returns, and its memory is
+/// Ends what was submitted with this token and is under way: its completion is queued when this returns, with `NMC_ERR_CANCELLED`, or, if it was just ending, with what
+/// became of it, and for a batch with the status of the first item that had failed before. Its memory is
 /// not touched any more. A put or a remove may have been done all the same; nothing is sent for it after this, but that a put is revoked.
 ///
 /// Waits for nobody but a thread of this process that is just noting what became of it. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing with that

@@ -10,6 +10,7 @@ use common::{Certificates, Running};
 use nanomc::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_PERMISSION, nmc_status_t};
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
 use nanomc::cluster::net::secure::Files;
+use std::path::PathBuf;
 use std::time::Duration;
 
 fn files(of: &Certificates, name: &str) -> Files {
@@ -84,7 +85,39 @@ fn values_go_encrypted_between_those_who_have_certificates_and_to_nobody_else() 
     assert_eq!(put(&deceived, "x", b"x"), Err(NMC_ERR_PERMISSION));
     assert!(!members[0].0.exists(&[b"x"]).unwrap()[0]);
 
+    // A node that speaks no TLS, which came by the socket: it is not the time that is missing.
+    let (plain, store) = (client(&socket, None, 0), a_store(1024));
+    plain.mount(&store, None, false).unwrap();
+    put(&plain, "plain", b"on its own node, since no other takes it").unwrap();
+    let patience = Duration::from_secs(3);
+    let config = |at: &str| Config {
+        masters: vec![at.to_owned()],
+        tls: Some(files(&ours, "client")),
+        patience,
+        ..Config::default()
+    };
+    let reader = Cluster::open(config(&master.address)).unwrap();
+    let got = reader.get(&[Item { key: b"plain", slices: &[slice(&[0u8; 64])] }]).unwrap().remove(0);
+    assert_eq!(got.result.map_err(|error| error.status), Err(NMC_ERR_PERMISSION));
+    drop(plain);
+
     // Files that are none.
+    let pipe = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (zeros, sealed) = (PathBuf::from("/dev/zero"), dir.path().join("sealed"));
+    let sealed_key = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIGj\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    std::fs::write(&sealed, sealed_key).unwrap();
+    let long = dir.path().join("long");
+    std::fs::write(&long, vec![b'\n'; 2 << 20]).unwrap();
+    for (tls, why) in [
+        (Files { cert: pipe, ..files(&ours, "client") }, "no regular file"),
+        (Files { ca: zeros, ..files(&ours, "client") }, "no regular file"),
+        (Files { ca: long, ..files(&ours, "client") }, "more than 1048576 bytes"),
+        (Files { key: sealed, ..files(&ours, "client") }, "encrypted"),
+    ] {
+        let error = Cluster::open(Config { tls: Some(tls), ..config(&master.address) }).err().unwrap();
+        assert!(error.status == NMC_ERR_INVALID_ARG && error.message.contains(why), "{error}");
+    }
     for wrong in ["nothing.pem", "ca.pem"] {
         let tls = Some(Files { key: ours.path(wrong).into(), ..files(&ours, "client") });
         let config = Config { masters: vec![master.address.clone()], tls, ..Config::default() };

@@ -165,6 +165,11 @@ impl Getting {
             // Of a replica that was given up.
             return None;
         }
+        let reply = match reply {
+            // Bytes may still come, whoever refuses whom.
+            Reply::Refused(_) if self.pushed => Reply::Late,
+            other => other,
+        };
         match (std::mem::replace(&mut self.step, Step::Waiting), reply) {
             (Step::Finding, Reply::Message(Message::Found(found))) => {
                 let Some(listed) = found.keys.into_iter().next() else { return self.wait(NMC_ERR_UNAVAILABLE, cx) };
@@ -202,7 +207,7 @@ impl Getting {
                 }
                 cx.shared.requests.remove(number);
                 cx.failed(replica.name.node);
-                self.status = NMC_ERR_TIMEOUT;
+                self.status = if let Reply::Refused(status) = late { status } else { NMC_ERR_TIMEOUT };
                 self.after_failure(false, cx)
             }
             (Step::Cancelling(replica, _), Reply::Message(Message::Answer(answer))) if answer.status == NMC_OK => {

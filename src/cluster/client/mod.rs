@@ -162,6 +162,8 @@ pub enum Event {
     Lost(u64),
     /// A request could not be sent, for a reason of this process.
     Failed(u64, nmc_status_t),
+    /// The node that was asked refuses this client, or this client the node, whatever it is asked.
+    Refused(u64, nmc_status_t),
     /// The bytes that follow an answer are all there, or will not come.
     Took(u64, bool),
     /// The bytes of a request that somebody else moves are all there, or the call's memory is not read any more: then some may still
@@ -332,6 +334,8 @@ enum Reply {
     Late,
     /// It could not be asked, for this reason.
     Failed(nmc_status_t),
+    /// Who was asked answers nothing, for this reason.
+    Refused(nmc_status_t),
     /// The bytes are there, or will not come.
     Bytes(bool),
     /// None was sent.
@@ -567,6 +571,11 @@ impl Client {
             Event::Failed(number, status) => {
                 if let Some(request) = self.shared.requests.remove(number) {
                     self.reply(number, request, Reply::Failed(status), now, to);
+                }
+            }
+            Event::Refused(number, status) => {
+                if let Some(request) = self.shared.requests.remove(number) {
+                    self.reply(number, request, Reply::Refused(status), now, to);
                 }
             }
             Event::Renewed(number) => self.renewed(number, now, to),

@@ -407,7 +407,8 @@ impl Putting {
                     self.stopped(at, false, cx);
                 }
                 cx.failed(node.0);
-                self.failed(at, NMC_ERR_TIMEOUT, cx);
+                let status = if let Reply::Refused(status) = reply { status } else { NMC_ERR_TIMEOUT };
+                self.failed(at, status, cx);
             }
             _ => {}
         }

@@ -83,7 +83,7 @@ impl Leader {
             broken.extend((!whole).then_some(held.put));
             whole
         }) {
-            crate::bail!(NMC_ERR_EXISTS, "there is a value under {:?} already", start.key);
+            crate::bail!(NMC_ERR_EXISTS, "there is a value under {} already", start.key.key().escape_ascii());
         }
         let mut candidates = Vec::new();
         for (slot, node) in self.members.values().filter_map(|s| Some((*s, self.owners.get(usize::from(*s))?.node()?)))

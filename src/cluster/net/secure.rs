@@ -2,6 +2,7 @@
 //! Which name it was signed for is not looked at: whoever has one may do everything, as with a token.
 
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_PERMISSION};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -13,6 +14,9 @@ use rustls::{
     InvalidMessage, RootCertStore, ServerConfig, ServerConnection, SignatureScheme, crypto, version,
 };
 use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +25,11 @@ pub const ALPN: &[u8] = b"nanomc";
 
 /// Bytes that wait encrypted for the other end to take them.
 pub(super) const MOST_WAITING: usize = 128 << 10;
+
+/// Bytes of the longest file that is read.
+const MOST_PEM: usize = 1 << 20;
+/// In the file of a key that somebody has a password for.
+const ENCRYPTED: &[u8] = b"ENCRYPTED";
 
 /// Files in PEM that say who somebody is, and whom it believes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,16 +56,37 @@ pub fn failed(path: &Path, why: &dyn Display) -> Error {
     Error::new(NMC_ERR_INVALID_ARG, format!("{} can not be used for TLS: {why}", path.display()))
 }
 
+/// What a file holds, if it is one, and not longer than certificates and keys are.
+fn text(path: &Path) -> Result<Vec<u8>> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(|e| failed(path, &e))?;
+    if !file.metadata().map_err(|e| failed(path, &e))?.is_file() {
+        return Err(failed(path, &"it is no regular file"));
+    }
+    let (mut text, most) = (memory::with_capacity(MOST_PEM + 1)?, MOST_PEM as u64 + 1);
+    file.take(most).read_to_end(&mut text).map_err(|e| failed(path, &e))?;
+    match text.len() <= MOST_PEM {
+        true => Ok(text),
+        false => Err(failed(path, &format!("it has more than {MOST_PEM} bytes"))),
+    }
+}
+
 /// The certificates in a file.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let list = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
+    let text = text(path)?;
+    let list = CertificateDer::pem_slice_iter(&text).collect::<std::result::Result<Vec<_>, _>>();
     let list = list.map_err(|e| failed(path, &e))?;
     if list.is_empty() { Err(failed(path, &"it holds no certificate")) } else { Ok(list) }
 }
 
 /// The key in a file.
 pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_file(path).map_err(|e| failed(path, &e))
+    let text = text(path)?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(|e| {
+        match text.windows(ENCRYPTED.len()).any(|part| part == ENCRYPTED) {
+            true => failed(path, &"the key is encrypted; `openssl pkey` writes one that is not"),
+            false => failed(path, &e),
+        }
+    })
 }
 
 /// Certificates in a file, as those of an authority.

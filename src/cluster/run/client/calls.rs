@@ -183,6 +183,10 @@ impl State {
             self.requests.remove(&frame.request);
             return self.events.push_back(Event::Master(at, frame));
         }
+        if let Some(status) = refusal(&frame).map(|answer| answer.status) {
+            let refused = self.requests.iter().filter(|(_, sent)| sent.peer == peer);
+            return self.events.extend(refused.map(|(number, _)| Event::Refused(*number, status)));
+        }
         if let Message::Mover(other) = frame.message {
             return self.greeted(peer, other);
         }
