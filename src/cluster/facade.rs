@@ -458,7 +458,14 @@ impl Cluster {
     pub fn put(&self, items: &[Item<'_>], options: &PutOptions) -> Result<Vec<Result<()>>> {
         check_copies(options)?;
         let deadline = Deadline::after(self.config.patience);
-        device::put(&self.copiers, items, |items| self.put_within(items, options, &deadline))
+        device::put(&self.copiers, items, || self.over(&deadline), |items| self.put_within(items, options, &deadline))
+    }
+
+    /// Why a call does not go on, if it does not.
+    fn over(&self, deadline: &Deadline) -> Option<Error> {
+        let cancelled = self.cancelled.load(Ordering::Relaxed).then_some(NMC_ERR_CANCELLED);
+        let status = cancelled.or_else(|| deadline.passed().then_some(NMC_ERR_TIMEOUT))?;
+        Some(Error::new(status, words(status)))
     }
 
     fn put_within(&self, items: &[Item<'_>], options: &PutOptions, deadline: &Deadline) -> Result<Vec<Result<()>>> {
@@ -548,7 +555,7 @@ impl Cluster {
     /// Reads values into memory that holds them; says of each what came of it.
     pub fn get(&self, items: &[Item<'_>]) -> Result<Vec<Got>> {
         let deadline = Deadline::after(self.config.patience);
-        device::get(&self.copiers, items, |items| self.get_within(items, &deadline))
+        device::get(&self.copiers, items, || self.over(&deadline), |items| self.get_within(items, &deadline))
     }
 
     fn get_within(&self, items: &[Item<'_>], deadline: &Deadline) -> Result<Vec<Got>> {

@@ -24,7 +24,7 @@ pub use device::{Device, DeviceFacts};
 pub use host::HostRegistration;
 pub use ipc::{IpcExport, IpcHeap, ipc_export};
 pub use kernels::{Kernel, Kernels, Launch, PatternVerify, PatternWrite, STRETCHES, Stretch, VERIFY_RESULT_WORDS, arg};
-pub use pointer::{Owner, PointerKind, Reach, kernel_address, owner, pointer_kind, reach, reach_around};
+pub use pointer::{Owner, PointerKind, Reach, initialized, kernel_address, owner, pointer_kind, reach, reach_around};
 pub use probe::{MIN_DRIVER_CUDA, Probe, in_process, probe, require};
 pub use ranges::{CudaPages, CudaRange};
 pub use stream::{Mark, Stream, copy_on_stream, may_be_captured, stream_write_value64, wait_for_event};

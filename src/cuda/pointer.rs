@@ -151,6 +151,14 @@ pub fn owner(ptr: u64) -> Result<Owner> {
     Ok(Owner::Device(Some(ordinal)))
 }
 
+/// Whether somebody has initialized the driver, whose library is in this process: before that no address belongs to a device.
+pub fn initialized() -> bool {
+    let mut memory_type: u32 = 0;
+    // SAFETY: this attribute stores an unsigned int.
+    let asked = unsafe { read(1, Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (&raw mut memory_type).cast()) };
+    asked != CUresult::CUDA_ERROR_NOT_INITIALIZED
+}
+
 /// Where kernels of `device` find pinned host memory: what was registered can have another address there.
 pub fn kernel_address(device: &Device, ptr: u64) -> Result<u64> {
     device.with_current(|| {

@@ -4,7 +4,7 @@
 use super::{Got, Item};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::NMC_ERR_UNSUPPORTED;
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_UNSUPPORTED};
 use crate::cuda::{self, Copier, Device, Ordinary, Owner};
 use crate::store::copy::Slice;
 use parking_lot::Mutex;
@@ -33,7 +33,8 @@ impl Copiers {
             begun.and(copier.finish())
         });
         let mut idle = self.0.lock();
-        if idle.len() < KEPT && memory::reserve(&mut idle, 1).is_ok() {
+        // What has failed may not work any more.
+        if copied.is_ok() && idle.len() < KEPT && memory::reserve(&mut idle, 1).is_ok() {
             idle.push((device.ordinal(), copier));
         }
         copied
@@ -56,15 +57,20 @@ fn device_of(slice: &Slice) -> Result<Option<Arc<Device>>> {
     }
 }
 
-/// Whether some memory may be a device's.
+/// Whether some memory may be a device's: only then the driver is asked, and nobody is the first who uses it here.
 fn devices_are_used() -> bool {
-    cuda::in_process() && cuda::require().is_ok()
+    cuda::in_process() && cuda::initialized() && cuda::require().is_ok()
+}
+
+/// Whether the CPU does not reach this memory.
+fn is_far(slice: &Slice) -> Result<bool> {
+    Ok(matches!(cuda::owner(slice.address)?, Owner::Device(Some(_))))
 }
 
 /// Fails if some memory of an item is a device's.
 pub fn check_host(item: &Item<'_>) -> Result<()> {
     for slice in item.slices.iter().filter(|slice| slice.bytes > 0 && devices_are_used()) {
-        if device_of(slice)?.is_some() {
+        if is_far(slice)? {
             crate::bail!(
                 NMC_ERR_UNSUPPORTED,
                 "memory of a device is for calls that wait: nmc_client_put, nmc_client_get"
@@ -77,7 +83,7 @@ pub fn check_host(item: &Item<'_>) -> Result<()> {
 /// Fails if this memory is a device's.
 pub fn check_host_memory(address: usize, bytes: usize) -> Result<()> {
     let slice = Slice { address: address as u64, bytes: bytes as u64 };
-    if devices_are_used() && device_of(&slice)?.is_some() {
+    if devices_are_used() && is_far(&slice)? {
         return Err(Error::new(
             NMC_ERR_UNSUPPORTED,
             "NIXL moves host memory alone; values in memory of a device need no registration",
@@ -89,6 +95,7 @@ pub fn check_host_memory(address: usize, bytes: usize) -> Result<()> {
 impl Staged {
     /// `None` if all of it is host memory.
     fn of(item: &Item<'_>) -> Result<Option<Self>> {
+        item.bytes()?; // all sums below are less
         let mut device = None;
         let mut staged = memory::copy(item.slices)?;
         let (mut bytes, mut at) = (0, memory::with_capacity(staged.len())?);
@@ -127,70 +134,96 @@ impl Staged {
     }
 }
 
-/// Does `call` for all items, with host memory in the place of a device's. `before` and `after` copy; what fails before it is not done.
-fn by_way_of_host<R>(
-    items: &[Item<'_>],
-    call: impl Fn(&[Item<'_>]) -> Result<Vec<R>>,
-    before: impl Fn(&Staged, &Item<'_>) -> Result<()>,
-    after: impl Fn(&Staged, &Item<'_>, &mut R),
-    refused: impl Fn(Error) -> R,
-) -> Result<Vec<R>> {
-    if !devices_are_used() {
-        return call(items);
-    }
-    let mut results = memory::with_capacity(items.len())?;
-    let mut rest = items;
-    while !rest.is_empty() {
-        let (mut staged, mut bytes) = (Vec::new(), 0);
-        for item in rest {
+/// How values come to host memory and from there.
+struct Ways<'a, R> {
+    /// Does what is to be done with items in host memory.
+    call: &'a dyn Fn(&[Item<'_>]) -> Result<Vec<R>>,
+    /// Copies, before that; what fails is not done.
+    before: &'a dyn Fn(&Staged, &Item<'_>) -> Result<()>,
+    /// Copies, after that.
+    after: &'a dyn Fn(&Staged, &Item<'_>, &mut R),
+    refused: fn(Error) -> R,
+}
+
+impl<R> Ways<'_, R> {
+    /// Does as many of the first items as have room in host memory at a time.
+    fn some(&self, items: &[Item<'_>]) -> Result<Vec<R>> {
+        let (mut staged, mut bytes) = (Vec::new(), 0_u64);
+        for item in items {
             let one = Staged::of(item).and_then(|one| match one {
-                Some(one) => before(&one, item).map(|()| Some(one)),
+                Some(one) => (self.before)(&one, item).map(|()| Some(one)),
                 None => Ok(None),
             });
-            bytes += if matches!(one, Ok(None)) { 0 } else { item.bytes()? };
+            if !matches!(one, Ok(None)) {
+                bytes = bytes.saturating_add(item.bytes().unwrap_or(0));
+            }
             memory::push(&mut staged, one)?;
             if bytes >= AT_A_TIME {
                 break;
             }
         }
-        let (now, later) = rest.split_at(staged.len());
-        rest = later;
-        let good = memory::collect(now.iter().zip(&staged).filter_map(|(item, one)| match one {
+        let good = memory::collect(items.iter().zip(&staged).filter_map(|(item, one)| match one {
             Ok(one) => Some(Item { key: item.key, slices: one.as_ref().map_or(item.slices, |one| &one.slices) }),
             Err(_) => None,
         }))?;
-        let mut done = call(&good)?.into_iter();
-        for (item, one) in now.iter().zip(staged) {
-            results.extend(match one {
-                Err(error) => Some(refused(error)),
-                Ok(one) => done.next().map(|mut result| {
+        let mut results = memory::with_capacity(staged.len())?;
+        let mut done = (self.call)(&good)?.into_iter();
+        let nothing = || (self.refused)(Error::new(NMC_ERR_INTERNAL, "nothing came of it"));
+        for (item, one) in items.iter().zip(staged) {
+            results.push(match one {
+                Err(error) => (self.refused)(error),
+                Ok(one) => {
+                    let mut result = done.next().unwrap_or_else(nothing);
                     if let Some(one) = &one {
-                        after(one, item, &mut result);
+                        (self.after)(one, item, &mut result);
                     }
                     result
-                }),
+                }
             });
         }
+        Ok(results)
     }
-    Ok(results)
+
+    /// Does all of them, until `over` says why not.
+    fn all(&self, items: &[Item<'_>], over: impl Fn() -> Option<Error>) -> Result<Vec<R>> {
+        if !devices_are_used() {
+            return (self.call)(items);
+        }
+        let mut results = memory::with_capacity(items.len())?;
+        results.extend(self.some(items)?);
+        while let Some(rest) = items.get(results.len()..).filter(|rest| !rest.is_empty()) {
+            // What was done before counts, whatever becomes of the rest.
+            match over().map_or_else(|| self.some(rest), Err) {
+                Ok(done) => results.extend(done),
+                Err(error) => results.extend(rest.iter().map(|_| (self.refused)(error.clone()))),
+            }
+        }
+        Ok(results)
+    }
 }
 
 /// Puts items, wherever they are.
 pub fn put(
     copiers: &Copiers,
     items: &[Item<'_>],
+    over: impl Fn() -> Option<Error>,
     call: impl Fn(&[Item<'_>]) -> Result<Vec<Result<()>>>,
 ) -> Result<Vec<Result<()>>> {
     let before = |one: &Staged, item: &Item<'_>| one.copy(copiers, item, item.bytes()?, Ordinary::Destination);
-    by_way_of_host(items, call, before, |_, _, _| {}, Err)
+    Ways { call: &call, before: &before, after: &|_, _, _| {}, refused: Err }.all(items, over)
 }
 
 /// Reads items, wherever they go.
-pub fn get(copiers: &Copiers, items: &[Item<'_>], call: impl Fn(&[Item<'_>]) -> Result<Vec<Got>>) -> Result<Vec<Got>> {
+pub fn get(
+    copiers: &Copiers,
+    items: &[Item<'_>],
+    over: impl Fn() -> Option<Error>,
+    call: impl Fn(&[Item<'_>]) -> Result<Vec<Got>>,
+) -> Result<Vec<Got>> {
     let after = |one: &Staged, item: &Item<'_>, got: &mut Got| {
         if got.result.is_ok() {
             got.result = one.copy(copiers, item, got.bytes, Ordinary::Source);
         }
     };
-    by_way_of_host(items, call, |_, _| Ok(()), after, |error| Got::of(Err(error)))
+    Ways { call: &call, before: &|_, _| Ok(()), after: &after, refused: |error| Got::of(Err(error)) }.all(items, over)
 }

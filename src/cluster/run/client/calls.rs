@@ -185,7 +185,9 @@ impl State {
         }
         if let Some(status) = refusal(&frame).map(|answer| answer.status) {
             let refused = self.requests.iter().filter(|(_, sent)| sent.peer == peer);
-            return self.events.extend(refused.map(|(number, _)| Event::Refused(*number, status)));
+            self.events.extend(refused.map(|(number, _)| Event::Refused(*number, status)));
+            // Nothing else comes that way.
+            return self.net.close(peer);
         }
         if let Message::Mover(other) = frame.message {
             return self.greeted(peer, other);

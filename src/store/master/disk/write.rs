@@ -60,6 +60,7 @@ impl Master {
         if room == 0 {
             // Nothing is written that nobody could find.
             disk.counts.full += 1;
+            disk.found_some = true;
             if scope == Scope::Ahead {
                 return Ok((false, 0));
             }
