@@ -511,7 +511,8 @@ async fn who_says_nothing_that_it_may_say_does_not_stay() {
         let line = metrics.lines().find_map(|line| line.strip_prefix("nanomc_master_grpc_connections "));
         line.map(str::to_owned)
     };
-    assert_eq!(connections().as_deref(), Some("1"));
+    // A connection is counted a moment longer than its other end sees it.
+    eventually("one connection is left", || std::future::ready(connections().as_deref() == Some("1"))).await;
     assert_eq!(client.ping(ping()).await.unwrap().into_inner().status_code, OK);
 }
 
