@@ -1,8 +1,10 @@
 # What one does with this repository. `make` lists it; the work is done by cargo, CMake and scripts/.
 CARGO ?= cargo
 BUILD := target/cmake
-# One more than there are cores: tests wait for each other more than they compute.
-JOBS ?= $(shell expr $$(nproc) + 1)
+# Tests wait for each other more than they compute.
+JOBS ?= $(shell expr 2 \* $$(nproc))
+# cargo for tests, in the form in which clippy looks at what is compiled.
+LINTED := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/linted.sh $(CARGO)
 EXAMPLES := cpp_examples/01_hello_world/hello_world cpp_examples/02_prefill_decode/prefill_decode \
   cpp_examples/03_moe_layer/moe_layer cpp_examples/04_paged_attention/paged_attention cpp_examples/05_scheduler/scheduler \
   cpp_examples/07_hybrid_model/hybrid_model cpp_examples/08_bigger_than_memory/bigger_than_memory \
@@ -28,8 +30,7 @@ demo: ## build the library and run the examples
 test: ## install what is missing, then all checks and tests
 	@scripts/setup.sh test
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) test --workspace --locked --no-run
+	$(LINTED) test --workspace --locked --no-run
 	@$(MAKE) --no-print-directory -j2 tested built
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
@@ -109,7 +110,7 @@ built: configure
 	nice cmake --build $(BUILD)
 
 tested:
-	$(CARGO) test --workspace --locked
+	$(LINTED) test --workspace --locked
 	@$(MAKE) --no-print-directory loom
 	@$(MAKE) --no-print-directory shuttle
 

@@ -159,7 +159,8 @@ endfunction()
 if(NOT NANOMC_PREBUILT)
   set(NMC_CRASH "${PROJECT_BINARY_DIR}/crash")
   add_custom_target(nanomc_crash ALL
-    COMMAND "${CARGO}" test --locked --quiet --workspace --no-run --target-dir "${NANOMC_ROOT}/target"
+    COMMAND "${CMAKE_COMMAND}" -E env "RUSTC_WORKSPACE_WRAPPER=${NANOMC_ROOT}/scripts/linted.sh"
+      "${CARGO}" test --locked --quiet --workspace --no-run --target-dir "${NANOMC_ROOT}/target"
     COMMAND "${CMAKE_COMMAND}" -E make_directory "${NMC_CRASH}"
     COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${NANOMC_ROOT}/target/debug/deps/libnanomc.so" "${NMC_CRASH}/libnanomc.so"
     COMMAND "${CMAKE_COMMAND}" -E create_symlink libnanomc.so "${NMC_CRASH}/libnanomc.so.${PROJECT_VERSION_MAJOR}"

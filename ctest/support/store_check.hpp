@@ -2,6 +2,7 @@
 #ifndef NMC_CTEST_SUPPORT_CHECK_HPP
 #define NMC_CTEST_SUPPORT_CHECK_HPP
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -20,7 +21,12 @@ inline unsigned char pattern(uint64_t seed, size_t at) {
 }
 inline std::string value_of(uint64_t seed, size_t bytes) {
   std::string value(bytes, '\0');
-  for (size_t i = 0; i < bytes; ++i) value[i] = static_cast<char>(pattern(seed, i));
+  char* to = value.data();
+  // The same as pattern(), written so that valgrind is done with long values in a second.
+  for (size_t page = 0; page < bytes; page += 4096) {
+    uint64_t word = page * 2654435761u + seed * 40503u + (page >> 12);
+    for (char *end = to + std::min<size_t>(bytes - page, 4096); to != end; word += 2654435761u) *to++ = static_cast<char>(word >> 7);
+  }
   return value;
 }
 
