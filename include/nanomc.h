@@ -2801,7 +2801,8 @@ typedef struct nmc_client_config_t {
   /**
    * File (PEM) with the certificate of this program, and those between it and the authority's. With it all connections but those to `unix:` are
    * encrypted (TLS 1.3), and each end wants a certificate of the other that one in `tls_ca` has signed, whatever name is in it; then no token is
-   * needed to leave the loopback device. All three files or none. What NIXL moves is not encrypted.
+   * needed to leave the loopback device. All three files or none. What NIXL moves is not encrypted. Files that are replaced while the program
+   * runs are read anew, for connections that begin after that.
    */
   struct nmc_slice_t tls_cert;
   /** File (PEM) with the key of `tls_cert`. */

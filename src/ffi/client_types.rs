@@ -116,7 +116,8 @@ pub struct nmc_client_config_t {
     pub stripe_bytes: u64,
     /// File (PEM) with the certificate of this program, and those between it and the authority's. With it all connections but those to `unix:` are
     /// encrypted (TLS 1.3), and each end wants a certificate of the other that one in `tls_ca` has signed, whatever name is in it; then no token is
-    /// needed to leave the loopback device. All three files or none. What NIXL moves is not encrypted.
+    /// needed to leave the loopback device. All three files or none. What NIXL moves is not encrypted. Files that are replaced while the program
+    /// runs are read anew, for connections that begin after that.
     pub tls_cert: nmc_slice_t,
     /// File (PEM) with the key of `tls_cert`.
     pub tls_key: nmc_slice_t,

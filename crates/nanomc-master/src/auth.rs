@@ -3,6 +3,8 @@
 use crate::options::{Failure, Tls};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use nanomc::base::error::Error;
+use nanomc::cluster::net::renewed::Renewed;
 use nanomc::cluster::net::secure;
 use std::sync::Arc;
 use subtle::ConstantTimeEq as _;
@@ -34,11 +36,17 @@ impl Token {
 }
 
 /// What makes TLS of the connections of gRPC clients.
-pub fn certificates(tls: &Tls) -> Result<Arc<ServerConfig>, Failure> {
+pub fn certificates(tls: &Tls) -> Result<Renewed<ServerConfig>, Failure> {
+    let paths = [Some(&tls.cert), Some(&tls.key), tls.ca.as_ref()].into_iter().flatten().cloned().collect();
+    let tls = tls.clone();
+    Ok(Renewed::new(paths, move || read(&tls))?)
+}
+
+fn read(tls: &Tls) -> Result<ServerConfig, Error> {
     let provider = Arc::new(crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|e| Failure::new(format!("TLS can not be set up: {e}")))?;
+        .map_err(|e| secure::failed(&tls.cert, &e))?;
     let builder = match &tls.ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
@@ -50,7 +58,7 @@ pub fn certificates(tls: &Tls) -> Result<Arc<ServerConfig>, Failure> {
     let mut config = builder.with_single_cert(chain, key).map_err(|e| secure::failed(&tls.cert, &e))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     secure::forget_sessions(&mut config);
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 #[cfg(test)]

@@ -57,8 +57,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
     sys::raise_files();
     let tls = options.tls.as_ref().map(auth::certificates).transpose()?;
     let identity = options.tls.as_ref().and_then(Tls::files).map(|files| Identity::load(&files)).transpose()?;
-    let framed = identity.as_ref().map(|identity| identity.server());
-    let tls = tls.map(|grpc| Secured { grpc, framed });
+    let tls = tls.map(|grpc| Secured { grpc, framed: identity.clone() });
     let state = if options.etcd.is_none() { Some(State::open(&options.state)?) } else { None };
 
     let (grpc, address) = bind(options.address, "port").await?;

@@ -12,7 +12,8 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use nanomc::cluster::net::secure::ALPN;
+use nanomc::cluster::net::renewed::Renewed;
+use nanomc::cluster::net::secure::{ALPN, Identity};
 use nanomc::cluster::run::master::Handle;
 use std::convert::Infallible;
 use std::pin::pin;
@@ -76,12 +77,11 @@ async fn accept(listener: &TcpListener, mut over: Over, serve: impl Fn(TcpStream
 }
 
 /// With which certificates those who connect are spoken to: gRPC clients, and those who send frames, if that is with TLS.
-#[derive(Clone)]
 pub struct Secured {
     /// Of gRPC.
-    pub grpc: Arc<ServerConfig>,
+    pub grpc: Renewed<ServerConfig>,
     /// Of frames.
-    pub framed: Option<Arc<ServerConfig>>,
+    pub framed: Option<Arc<Identity>>,
 }
 
 /// What gRPC connections are served with.
@@ -90,7 +90,7 @@ pub struct Front {
     service: MasterServiceServer<Grpc>,
     handle: Handle,
     token: Token,
-    tls: Option<Secured>,
+    tls: Option<Arc<Secured>>,
     meter: Arc<Meter>,
     calls: Arc<Semaphore>,
     door: Arc<Door>,
@@ -102,7 +102,7 @@ impl Front {
     pub fn new(grpc: Grpc, handle: Handle, token: Token, tls: Option<Secured>, meter: Arc<Meter>) -> Self {
         let service = MasterServiceServer::new(grpc).max_decoding_message_size(MAX_MESSAGE);
         let (calls, door) = (Arc::new(Semaphore::new(MAX_CALLS)), Arc::new(Door::new(MAX_CONNECTIONS)));
-        Self { service, handle, token, tls, meter, calls, door }
+        Self { service, handle, token, tls: tls.map(Arc::new), meter, calls, door }
     }
 
     /// Serves whoever connects until it is over; then calls that have begun are answered.
@@ -126,7 +126,7 @@ impl Front {
         let late = Instant::now() + SHY;
         if let Some(tls) = self.tls.clone() {
             let accepted = tokio::select! {
-                accepted = self.secured(stream, tls) => accepted,
+                accepted = self.secured(stream, &tls) => accepted,
                 _ = guest.let_in_by(late) => return,
             };
             if let Some(stream) = accepted {
@@ -153,13 +153,13 @@ impl Front {
 
     /// With TLS: the stream of a gRPC client, or nothing if it is the directory's from now on, or failed. Whoever fails is told so by TLS itself. Handshakes
     /// take long, and anybody can begin many: they are done here, and not where the directory is.
-    async fn secured(&self, stream: TcpStream, tls: Secured) -> Option<TlsStream<TcpStream>> {
+    async fn secured(&self, stream: TcpStream, tls: &Secured) -> Option<TlsStream<TcpStream>> {
         let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await.ok()?;
         let framed = begun.client_hello().alpn().is_some_and(|mut names| names.any(|name| name == ALPN));
-        match tls.framed.filter(|_| framed) {
-            None => begun.into_stream(tls.grpc).await.ok(),
-            Some(config) => {
-                let (socket, connection) = begun.into_stream(config).await.ok()?.into_inner();
+        match tls.framed.as_ref().filter(|_| framed) {
+            None => begun.into_stream(tls.grpc.current()).await.ok(),
+            Some(identity) => {
+                let (socket, connection) = begun.into_stream(identity.server()).await.ok()?.into_inner();
                 self.handle.adopt(socket.into_std().ok()?.into(), Some(Box::new(connection)));
                 None
             }

@@ -524,7 +524,8 @@ async fn with_certificates_only_those_are_served_who_have_one() {
     let own = start(&["--tls_cert", &paths[0], "--tls_key", &paths[1], "--tls_ca", &paths[2]]);
     let ca =
         ClientTlsConfig::new().ca_certificate(Certificate::from_pem(files.read("ca.pem"))).domain_name("localhost");
-    let known = ca.clone().identity(Identity::from_pem(files.read("client.pem"), files.read("client.key")));
+    let identity = |of: &Certificates| Identity::from_pem(of.read("client.pem"), of.read("client.key"));
+    let known = ca.clone().identity(identity(&files));
     let ping = |tls: Option<ClientTlsConfig>| {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let endpoint = Channel::from_shared(format!("{scheme}://{}", own.master.address)).unwrap();
@@ -535,9 +536,19 @@ async fn with_certificates_only_those_are_served_who_have_one() {
             v1::master_service_client::MasterServiceClient::new(channel).ping(v1::PingRequest::default()).await.ok()
         }
     };
-    assert_eq!(ping(Some(known)).await.unwrap().into_inner().status_code, OK);
+    assert_eq!(ping(Some(known.clone())).await.unwrap().into_inner().status_code, OK);
     assert!(ping(Some(ca)).await.is_none());
     assert!(ping(None).await.is_none());
+
+    // Others take the place of all of them while it runs.
+    let next = Certificates::make();
+    let ca = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(next.read("ca.pem"))).domain_name("localhost");
+    let later = ca.identity(identity(&next));
+    assert!(ping(Some(later.clone())).await.is_none());
+    ["server.pem", "server.key", "ca.pem"].iter().for_each(|name| files.replace(name, &next));
+    eventually("the new ones are used", || async { ping(Some(later.clone())).await.is_some() }).await;
+    assert!(ping(Some(known)).await.is_none());
+
     let wrong = own.dir.path().join("wrong.pem");
     std::fs::write(&wrong, "nothing").unwrap();
     let (code, _, error) = output(&["--port", "0", "--tls_cert", wrong.to_str().unwrap(), "--tls_key", &paths[1]]);

@@ -6,12 +6,12 @@ mod cluster;
 mod common;
 
 use cluster::{a_store, slice};
-use common::{Certificates, Running};
+use common::{Certificates, PATIENCE, Running};
 use nanomc::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_PERMISSION, nmc_status_t};
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
 use nanomc::cluster::net::secure::Files;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn files(of: &Certificates, name: &str) -> Files {
     let path = |name: &str| of.path(name).into();
@@ -33,12 +33,16 @@ fn put(cluster: &Cluster, key: &str, bytes: &[u8]) -> Result<(), nmc_status_t> {
     put.map_err(|error| error.status)
 }
 
-fn read(cluster: &Cluster, key: &str, bytes: usize) -> Vec<u8> {
+fn try_read(cluster: &Cluster, key: &str, bytes: usize) -> Result<Vec<u8>, nmc_status_t> {
     let room = vec![0u8; bytes];
     let got = cluster.get(&[Item { key: key.as_bytes(), slices: &[slice(&room)] }]).unwrap().remove(0);
-    got.result.unwrap();
+    got.result.map_err(|error| error.status)?;
     assert_eq!(got.bytes, bytes as u64);
-    room
+    Ok(room)
+}
+
+fn read(cluster: &Cluster, key: &str, bytes: usize) -> Vec<u8> {
+    try_read(cluster, key, bytes).unwrap()
 }
 
 #[test]
@@ -125,4 +129,46 @@ fn values_go_encrypted_between_those_who_have_certificates_and_to_nobody_else() 
         assert_eq!(error.status, NMC_ERR_INVALID_ARG);
         assert!(error.message.contains("can not be used for TLS"), "{}", error.message);
     }
+}
+
+#[test]
+fn certificates_are_exchanged_while_everybody_runs() {
+    let (files_in_use, former, next) = (Certificates::make(), Certificates::make(), Certificates::make());
+    let all = ["server.pem", "server.key", "client.pem", "client.key", "ca.pem"];
+    all.iter().for_each(|name| former.replace(name, &files_in_use));
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["server.pem", "server.key", "ca.pem"].map(|name| files_in_use.path(name));
+    let state = dir.path().join("state").display().to_string();
+    let master =
+        Running::start(&["--state", &state, "--tls_cert", &paths[0], "--tls_key", &paths[1], "--tls_ca", &paths[2]]);
+    let newcomer = |of: &Certificates| client(&master.address, Some(files(of, "client")), 0);
+    let (old, store) = (newcomer(&files_in_use), a_store(1024));
+    old.mount(&store, None, false).unwrap();
+    let bytes = value(100_000);
+    put(&old, "k", &bytes).unwrap();
+    assert_eq!(try_read(&newcomer(&next), "k", bytes.len()), Err(NMC_ERR_PERMISSION));
+
+    // With a key that does not belong to the certificate, what was read before goes on being used.
+    ["server.key", "client.key"].iter().for_each(|name| files_in_use.replace(name, &next));
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_millis(2_500) {
+        assert!(read(&newcomer(&former), "k", bytes.len()) == bytes);
+    }
+
+    // The rest: from now on the others are believed, by the master and by the node.
+    all.iter().for_each(|name| files_in_use.replace(name, &next));
+    let since = Instant::now();
+    while try_read(&newcomer(&next), "k", bytes.len()) != Ok(bytes.clone()) {
+        assert!(since.elapsed() < PATIENCE, "the new ones are not used");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(try_read(&newcomer(&former), "k", bytes.len()), Err(NMC_ERR_PERMISSION));
+
+    // Who was there before goes on, also with those who came later.
+    let (later, its_store) = (newcomer(&next), a_store(1024));
+    later.mount(&its_store, None, false).unwrap();
+    let keys: Vec<String> = (0..20).map(|n| format!("on either node {n}")).collect();
+    keys.iter().for_each(|key| put(&later, key, &bytes).unwrap());
+    keys.iter().for_each(|key| assert!(read(&old, key, bytes.len()) == bytes, "{key}"));
+    assert!(read(&old, "k", bytes.len()) == bytes);
 }

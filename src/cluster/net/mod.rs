@@ -6,6 +6,7 @@ pub mod address;
 mod channel;
 mod link;
 mod numbers;
+pub mod renewed;
 pub mod secure;
 pub mod sys;
 #[cfg(test)]

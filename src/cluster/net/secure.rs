@@ -1,6 +1,7 @@
 //! Who may connect where certificates say so: TLS 1.3 on both ends, each with a certificate that the authority of the cluster has signed.
 //! Which name it was signed for is not looked at: whoever has one may do everything, as with a token.
 
+use super::renewed::Renewed;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_PERMISSION};
@@ -42,9 +43,13 @@ pub struct Files {
     pub ca: PathBuf,
 }
 
-/// What was read from them.
+/// What was read from them; read again when they have changed, for connections that begin after that.
 #[derive(Debug)]
-pub struct Identity {
+pub struct Identity(Renewed<Ends>);
+
+/// How both ends of a connection begin.
+#[derive(Debug)]
+struct Ends {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     /// What a server is asked for, and does not look at.
@@ -98,9 +103,8 @@ pub fn authority(path: &Path) -> Result<Arc<RootCertStore>> {
     Ok(Arc::new(roots))
 }
 
-impl Identity {
-    /// Reads the files.
-    pub fn load(files: &Files) -> Result<Arc<Self>> {
+impl Ends {
+    fn load(files: &Files) -> Result<Self> {
         let chain = certificates(&files.cert)?;
         let (roots, provider) = (authority(&files.ca)?, Arc::new(crypto::ring::default_provider()));
         let versions = [&version::TLS13];
@@ -129,25 +133,35 @@ impl Identity {
         client.resumption = Resumption::disabled();
 
         let name = ServerName::try_from("nanomc").map_err(|e| Error::new(NMC_ERR_INVALID_ARG, e.to_string()))?;
-        Ok(Arc::new(Self { client: Arc::new(client), server: Arc::new(server), name }))
+        Ok(Self { client: Arc::new(client), server: Arc::new(server), name })
+    }
+}
+
+impl Identity {
+    /// Reads the files.
+    pub fn load(files: &Files) -> Result<Arc<Self>> {
+        let paths = vec![files.cert.clone(), files.key.clone(), files.ca.clone()];
+        let files = files.clone();
+        Renewed::new(paths, move || Ends::load(&files)).map(|ends| Arc::new(Self(ends)))
     }
 
     /// The beginning of a connection to somebody.
     pub(super) fn connecting(&self) -> Result<Box<Connection>> {
-        let connection = ClientConnection::new(Arc::clone(&self.client), self.name.clone());
+        let ends = self.0.current();
+        let connection = ClientConnection::new(Arc::clone(&ends.client), ends.name.clone());
         connection.map(|connection| Box::new(connection.into())).map_err(|error| refused(&error))
     }
 
     /// The beginning of one with somebody who has connected.
     pub(super) fn accepting(&self) -> Result<Box<Connection>> {
-        let connection = ServerConnection::new(Arc::clone(&self.server));
+        let connection = ServerConnection::new(self.server());
         connection.map(|connection| Box::new(connection.into())).map_err(|error| refused(&error))
     }
 
     /// With what others take those who have connected, before they hand them over.
     #[must_use]
     pub fn server(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.server)
+        Arc::clone(&self.0.current().server)
     }
 }
 

@@ -356,6 +356,13 @@ impl Certificates {
     pub fn read(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.path(name)).expect("a file")
     }
+
+    /// Takes the place of a file of others, at once, as those do who renew certificates.
+    pub fn replace(&self, name: &str, of: &Self) {
+        let new = self.path("new");
+        std::fs::write(&new, of.read(name)).expect("it is written");
+        std::fs::rename(new, self.path(name)).expect("it takes its place");
+    }
 }
 
 /// Waits until something is so.
