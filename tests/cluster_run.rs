@@ -31,7 +31,12 @@ use std::time::{Duration, Instant};
 
 /// A client with a node.
 fn node(directory: &Directory, pages: u32) -> (Cluster, Store, String) {
-    let (cluster, store) = (directory.client(), a_store(pages));
+    node_by_way(directory, pages, None)
+}
+
+/// The same; with so many bytes of host memory in the place of its heap, if that is said, as if the heap were on a GPU.
+fn node_by_way(directory: &Directory, pages: u32, bounce: Option<u64>) -> (Cluster, Store, String) {
+    let (cluster, store) = (Cluster::open(Config { bounce, ..directory.config() }).unwrap(), a_store(pages));
     let name = cluster.mount(&store, None, false).unwrap();
     (cluster, store, name)
 }
@@ -395,8 +400,12 @@ fn the_tier_of_a_node_is_opened_and_closed_while_it_is_in_the_cluster_and_while_
 /// A put to the disk of another node is there when it has ended: on disk, whatever becomes of memory; and the node does something else meanwhile.
 #[test]
 fn a_put_to_the_disk_of_another_node_is_on_disk_when_it_ends() {
+    [None, Some(1 << 20)].into_iter().for_each(puts_to_a_disk);
+}
+
+fn puts_to_a_disk(bounce: Option<u64>) {
     let directory = Directory::new();
-    let (near, store, name) = node(&directory, 32);
+    let (near, store, name) = node_by_way(&directory, 32, bounce);
     let (_far, _far_store, _) = node(&directory, 32);
     let other = directory.client();
     let dir = tempfile::tempdir().unwrap();
@@ -449,8 +458,12 @@ fn a_put_to_the_disk_of_another_node_is_on_disk_when_it_ends() {
 /// Puts of others are on disk when they end, if the tier of their node writes through; whatever their namespace.
 #[test]
 fn a_node_that_writes_through_takes_puts_of_all_namespaces() {
+    [None, Some(1 << 20)].into_iter().for_each(puts_through);
+}
+
+fn puts_through(bounce: Option<u64>) {
     let directory = Directory::new();
-    let (near, store, name) = node(&directory, 32);
+    let (near, store, name) = node_by_way(&directory, 32, bounce);
     let dir = tempfile::tempdir().unwrap();
     let settings = tier::Config {
         directory: dir.path().into(),
@@ -1019,16 +1032,181 @@ fn calls_that_nobody_waits_for_are_told_when_they_have_ended() {
     assert!(parts.iter().all(|part| *part == value));
 }
 
-#[test]
-fn a_store_whose_heaps_are_on_a_gpu_is_not_taken() {
-    let store = match store_on(HeapKind::Cuda, 64) {
-        Ok(store) => store,
-        Err(error) => return eprintln!("skipped: {}", error.message),
-    };
+/// A client whose nodes have so many bytes of host memory in the place of their heaps, as if those were a device's.
+fn bouncing(directory: &Directory, most: u64, keep: bool) -> Cluster {
+    Cluster::open(Config { bounce: Some(most), keep, ..directory.config() }).unwrap()
+}
+
+/// How a value is to be put: on segments of these media, in the order of [`Media::ALL`].
+fn on_media(media: [u32; 3]) -> PutOptions {
+    let copies = media.iter().sum();
+    let replicate = Replicate { copies, media: media.to_vec(), ..PutOptions::default().replicate };
+    PutOptions { replicate, ..PutOptions::default() }
+}
+
+/// What a node by way of host memory has to do right: values of all sizes, one that is too large, replaced ones, removed ones, copies beside other
+/// nodes, copies that are kept, what its own programs put and read, and a drain. `of` makes its store.
+fn is_a_node(most: u64, of: impl Fn(u32) -> Store) {
     let directory = Directory::new();
-    let cluster = directory.client();
-    assert_eq!(cluster.mount(&store, None, false).unwrap_err().status, NMC_ERR_UNSUPPORTED);
-    assert!(cluster.segments().unwrap().is_empty(), "nothing is left of it");
+    let (vram, store) = (bouncing(&directory, most, true), of(400));
+    let name = vram.mount(&store, None, false).unwrap();
+    let (writer, reader) = (directory.client(), directory.client());
+    assert_eq!(writer.segments().unwrap()[0].info.media, Media::Vram);
+    let here = |key: &str, bytes: usize| {
+        let mut into = vec![0u8; bytes];
+        let slice = Slice { address: into.as_mut_ptr() as u64, bytes: bytes as u64 };
+        assert_eq!(store.get(key.as_bytes(), slice).unwrap(), Look::Ready(bytes as u64), "{key}");
+        into
+    };
+    for (i, bytes) in [0, 1, 1000, 65_536, 65_537, 1 << 20, 9 << 20].into_iter().enumerate() {
+        let (key, value, other) = (format!("k{i}"), value(i, bytes), value(i + 50, bytes));
+        put(&writer, &key, &value, 1).unwrap();
+        assert_eq!(here(&key, bytes), value, "{bytes} bytes, by its own programs");
+        for cluster in [&reader, &reader, &vram] {
+            assert_eq!(get(cluster, &key, bytes + 10).unwrap(), value, "{bytes} bytes");
+        }
+        assert_eq!(put(&writer, &key, &other, 1), Err(NMC_ERR_EXISTS));
+        assert_eq!(reader.remove(key.as_bytes(), true).unwrap(), NMC_OK);
+        assert_eq!(get(&reader, &key, bytes), Err(NMC_ERR_NOT_FOUND));
+        put(&writer, &key, &other, 1).unwrap();
+        assert_eq!((get(&reader, &key, bytes).unwrap(), here(&key, bytes)), (other.clone(), other));
+    }
+    // What its own program puts.
+    store_value(&store, b"own");
+    vram.sync().unwrap();
+    assert_eq!(get(&reader, "own", 100).unwrap(), here("own", get(&reader, "own", 100).unwrap().len()));
+    // Beside a node in RAM: a copy on each, and each is read when the other is gone.
+    let (ram, ram_store, ram_name) = node(&directory, 400);
+    let both = value(9, 3_000_001);
+    let put_as = |key: &str, options: &PutOptions| {
+        let slices = [slice(&both)];
+        writer.put(&[Item { key: key.as_bytes(), slices: &slices }], options).unwrap().remove(0)
+    };
+    put_as("both", &on_media([1, 1, 0])).unwrap();
+    let listed = writer.query(&[b"both"]).unwrap().remove(0);
+    let mut media: Vec<_> = listed.replicas.iter().map(|replica| replica.media).collect();
+    media.sort();
+    assert_eq!(media, [Media::Vram, Media::Ram]);
+    // What is read elsewhere is kept here.
+    put_as("kept", &on_media([0, 1, 0])).unwrap();
+    assert!(!store.exists(b"kept").unwrap());
+    assert_eq!(get(&vram, "kept", both.len()).unwrap(), both);
+    eventually("a copy is kept", || store.exists(b"kept").unwrap());
+    assert_eq!(here("kept", both.len()), both);
+    ram.unmount(&ram_name).unwrap();
+    drop(ram_store);
+    for key in ["both", "kept"] {
+        assert_eq!(get(&directory.client(), key, both.len()).unwrap(), both, "{key}");
+    }
+    // All that is only there goes elsewhere.
+    let (_second, _to, _) = node(&directory, 400);
+    eventually("nothing is left", || writer.drain(&name).unwrap() == (NMC_OK, 0));
+    vram.unmount(&name).unwrap();
+    assert_eq!(get(&directory.client(), "both", both.len()).unwrap(), both);
+    assert_eq!(get(&directory.client(), "k6", 9 << 20).unwrap(), value(56, 9 << 20));
+}
+
+#[test]
+fn a_node_whose_heap_others_do_not_reach_serves_by_way_of_host_memory() {
+    is_a_node(64 << 20, a_store);
+}
+
+#[test]
+fn a_store_whose_heaps_are_on_a_gpu_is_a_node() {
+    match store_on(HeapKind::Cuda, 1) {
+        Ok(_) => is_a_node(64 << 20, |pages| store_on(HeapKind::Cuda, pages).unwrap()),
+        Err(error) => eprintln!("skipped: {}", error.message),
+    }
+}
+
+/// Whoever reads while there is no room tries again by itself; whoever puts is told so. What ends early leaves none of that room taken.
+#[test]
+fn host_memory_for_a_heap_is_bounded_and_comes_back_whatever_ends() {
+    let directory = Directory::new();
+    let (most, bytes) = (512 << 10, 200_000);
+    let (vram, store) = (bouncing(&directory, most, false), a_store(400));
+    vram.mount(&store, None, false).unwrap();
+    let busy = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let (directory, busy) = (&directory, &busy);
+            scope.spawn(move || {
+                let client = directory.client();
+                for i in 0..8 {
+                    let (key, value) = (format!("{thread}/{i}"), value(thread * 8 + i, bytes + i));
+                    eventually("there is room", || match put(&client, &key, &value, 1) {
+                        Ok(()) => true,
+                        Err(NMC_ERR_BUSY) => {
+                            busy.fetch_add(1, SeqCst);
+                            false
+                        }
+                        Err(status) => panic!("{status}"),
+                    });
+                    for _ in 0..3 {
+                        assert_eq!(get(&client, &key, value.len()).unwrap(), value);
+                    }
+                }
+            });
+        }
+    });
+    eprintln!("{} puts were refused", busy.load(SeqCst));
+    // Puts and gets that are ended while their bytes come and leave: at any time, since it depends on the machine how long they take.
+    let large = value(3, 6 << 20);
+    let longest = Instant::now();
+    put(&directory.client(), "whole", &large, 1).unwrap();
+    let longest = longest.elapsed();
+    for round in 0..24 {
+        let client = directory.client();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ = put(&client, &format!("ended/{round}"), &large, 1);
+                let _ = get(&client, "whole", large.len());
+            });
+            std::thread::sleep(longest * round / 12);
+            client.cancel();
+        });
+    }
+    // A value that is larger than all of it needs all of it: nothing of what has ended is in its way.
+    let client = directory.client();
+    eventually("nothing is left of what has ended", || put(&client, "large", &large, 1).is_ok());
+    assert_eq!(get(&client, "large", large.len()).unwrap(), large);
+}
+
+/// A node that ends while bytes come and leave takes its memory with it, and whoever had to do with it is told.
+#[test]
+fn a_node_with_host_memory_for_its_heap_ends_while_it_is_used() {
+    let directory = Directory::new();
+    let store = a_store(400);
+    let (over, whole) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (directory, over, whole) = (&directory, &over, &whole);
+            scope.spawn(move || {
+                let client =
+                    Cluster::open(Config { patience: Duration::from_millis(500), ..directory.config() }).unwrap();
+                let mut i = 0;
+                while !over.load(SeqCst) {
+                    i += 1;
+                    let (key, value) = (format!("{thread}/{i}"), value(i, 700_000 + i));
+                    if put(&client, &key, &value, 1).is_ok()
+                        && let Ok(got) = get(&client, &key, value.len())
+                    {
+                        assert!(got == value, "{key}");
+                        whole.fetch_add(1, SeqCst);
+                    }
+                    let _ = client.remove(key.as_bytes(), false);
+                }
+            });
+        }
+        for round in 0..12 {
+            let vram = bouncing(&directory, 4 << 20, false);
+            let before = whole.load(SeqCst);
+            vram.mount(&store, Some("vram"), false).unwrap();
+            eventually("something was read", || whole.load(SeqCst) > before);
+            std::thread::sleep(Duration::from_millis(7 * round));
+        }
+        over.store(true, SeqCst);
+    });
 }
 
 /// A client whose values of more than 256 KiB are put in parts.

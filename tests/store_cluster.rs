@@ -1,6 +1,6 @@
 //! The store behind the agent of a cluster's node: puts that the cluster has named, objects by header, epoch and key, drops, facts that
-//! tell everything, and a client of its own. Each promise is checked on a store of this process alone, on one that this process
-//! serves to others, and on one whose master is elsewhere.
+//! tell everything, and a client of its own. Each promise is checked on a store of this process alone, on the same as if its heap were a
+//! device's, on one that this process serves to others, and on one whose master is elsewhere.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -30,6 +30,7 @@ fn config() -> Config {
 
 /// A store of two ranks; the handle is that of rank 1, or of the only process.
 struct Bed {
+    kind: Kind,
     store: Store,
     _others: Vec<Store>,
     _worlds: Vec<World>,
@@ -40,11 +41,13 @@ struct Bed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Embedded,
+    /// The bytes of others go by way of host memory.
+    Bounced,
     Served,
     Elsewhere,
 }
 
-const KINDS: [Kind; 3] = [Kind::Embedded, Kind::Served, Kind::Elsewhere];
+const KINDS: [Kind; 4] = [Kind::Embedded, Kind::Bounced, Kind::Served, Kind::Elsewhere];
 
 impl Bed {
     fn new(kind: Kind) -> Self {
@@ -55,20 +58,21 @@ impl Bed {
         let dir = tempfile::tempdir().unwrap();
         let hosting = if kind == Kind::Elsewhere { Hosting::Elsewhere } else { Hosting::Rank0 };
         let of = |rank| nanomc::world::Config { hosting, heap_bytes: 64 * 4096, ..world_config(dir.path(), rank, 2) };
-        if kind == Kind::Embedded {
+        if matches!(kind, Kind::Embedded | Kind::Bounced) {
             let world = nanomc::world::Config { dir: None, ..of(None) };
             let store = Store::embedded(&world, config).unwrap();
-            return Self { store, _others: Vec::new(), _worlds: Vec::new(), _masters: None, _dir: dir };
+            return Self { kind, store, _others: Vec::new(), _worlds: Vec::new(), _masters: None, _dir: dir };
         }
         let masters = (kind == Kind::Elsewhere).then(|| Masters::open(&of(None)).unwrap());
         let worlds = World::join_many((0..2).map(|rank| of(Some(rank))).collect()).unwrap();
         let others = vec![Store::attach(&worlds[0], config).unwrap()];
         let store = Store::attach(&worlds[1], config).unwrap();
-        Self { store, _others: others, _worlds: worlds, _masters: masters, _dir: dir }
+        Self { kind, store, _others: others, _worlds: worlds, _masters: masters, _dir: dir }
     }
 
     fn node(&self) -> NodeStore {
-        NodeStore::new(&self.store).unwrap()
+        let node = NodeStore::new(&self.store).unwrap();
+        if self.kind == Kind::Bounced { node.by_way_of_host(1 << 20) } else { node }
     }
 }
 
@@ -107,10 +111,12 @@ fn pin(node: &mut NodeStore, plan: Plan, key: &ObjectKey) -> nanomc::base::error
     }
 }
 
-fn bytes_of(node: &NodeStore, pinned: &Pinned, offset: usize, length: usize) -> Vec<u8> {
+fn bytes_of(node: &mut NodeStore, pinned: &Pinned, offset: usize, length: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
-    node.pin_spans(pinned.pin).unwrap().iter().for_each(|span| span.append_to(&mut bytes));
-    bytes[offset..offset + length].to_vec()
+    node.ready(pinned.pin, offset as u64, length as u64).unwrap();
+    let spans = node.pin_spans(pinned.pin, offset as u64, length as u64).unwrap();
+    spans.list().unwrap().iter().for_each(|span| span.append_to(&mut bytes));
+    bytes
 }
 
 fn put_through(node: &mut NodeStore, put: PutId, key: &ObjectKey, value: &[u8]) -> (Plan, u64) {
@@ -142,10 +148,14 @@ fn a_put_lives_under_its_name_from_its_plan_to_its_facts() {
         let plan = node.open(&wanted(put_id(1), &k, value.len(), &said)).unwrap();
         let unknown = node.extents(plan).map_err(|error| error.status);
         assert_eq!(unknown, Err(NMC_ERR_UNSUPPORTED), "nobody was told of its memory");
-        assert_eq!(node.regions().unwrap().len(), 2);
-        let extents = node.extents(plan).unwrap();
-        assert_eq!(extents.iter().map(|extent| extent.length).sum::<u64>(), value.len() as u64);
-        assert!(extents.iter().all(|extent| extent.region == 1), "the wanted rank: {extents:?}");
+        assert_eq!(node.regions().unwrap().len(), if kind == Kind::Bounced { 0 } else { 2 });
+        match node.extents(plan) {
+            Err(error) => assert_eq!((kind, error.status), (Kind::Bounced, NMC_ERR_UNSUPPORTED)),
+            Ok(extents) => {
+                assert_eq!(extents.iter().map(|extent| extent.length).sum::<u64>(), value.len() as u64);
+                assert!(extents.iter().all(|extent| extent.region == 1), "the wanted rank: {extents:?}");
+            }
+        }
         assert_eq!(open(&mut node, put_id(2), &k, 5), Err(NMC_ERR_EXISTS), "the key is being written");
         assert_eq!(open(&mut node, put_id(1), &key("kv", "b"), 5), Err(NMC_ERR_BUSY), "the put is under way");
         assert!(node.part(0, 100).unwrap().live.is_empty(), "what is being written is not told");
@@ -169,10 +179,11 @@ fn a_put_lives_under_its_name_from_its_plan_to_its_facts() {
         assert_eq!(node.commit(plan).err().map(|error| error.status), Some(NMC_ERR_STALE), "it is not open any more");
         let pinned = pin(&mut node, plan, &k).unwrap();
         assert_eq!((pinned.put, pinned.length, &pinned.metadata), (put_id(1), value.len() as u64, &said));
-        assert_eq!(bytes_of(&node, &pinned, 0, value.len()), value);
-        assert_eq!(bytes_of(&node, &pinned, 4000, 5000), value[4000..9000]);
+        assert_eq!(bytes_of(&mut node, &pinned, 0, value.len()), value);
+        assert_eq!(bytes_of(&mut node, &pinned, 4000, 5000), value[4000..9000]);
         node.unpin(pinned.pin);
-        assert!(node.pin_spans(pinned.pin).is_err());
+        assert!(node.pin_spans(pinned.pin, 0, 1).is_err());
+        assert_eq!(node.bounced(), (0, 0), "nothing is left of what stood in for it");
         // Programs of the node find it, checksummed.
         let space = bed.store.namespace(b"kv", None).unwrap();
         assert_eq!(get_if(&space, b"a").unwrap(), value);
@@ -180,7 +191,7 @@ fn a_put_lives_under_its_name_from_its_plan_to_its_facts() {
         // An empty value is one.
         let (empty, _) = put_through(&mut node, put_id(9), &key("", "empty"), b"");
         let pinned = pin(&mut node, empty, &key("", "empty")).unwrap();
-        assert_eq!((pinned.length, node.pin_spans(pinned.pin).unwrap()), (0, vec![]));
+        assert_eq!((pinned.length, bytes_of(&mut node, &pinned, 0, 0)), (0, vec![]));
         assert_eq!(get_if(&bed.store, b"empty").unwrap(), b"");
     }
 }
@@ -342,7 +353,7 @@ fn only_the_very_object_is_pinned_and_dropped_by_name() {
         let pinned = pin(&mut node, plan, &k).unwrap();
         node.drop_named(plan, &k);
         assert_eq!(pin_status(&mut node, plan, &k), NMC_ERR_NOT_FOUND);
-        assert_eq!(bytes_of(&node, &pinned, 0, 6), b"fourth");
+        assert_eq!(bytes_of(&mut node, &pinned, 0, 6), b"fourth");
         node.unpin(pinned.pin);
         // By a flush of its namespace, and of all.
         let (plan, _) = put_through(&mut node, put_id(6), &k, b"fifth");
@@ -414,7 +425,9 @@ fn all(node: &mut NodeStore) -> BTreeMap<u32, Published> {
 #[test]
 fn whoever_is_told_the_facts_knows_what_the_store_has() {
     let mut seen = 0;
-    for (kind, seeds) in [(Kind::Embedded, 1..8), (Kind::Served, 8..10), (Kind::Elsewhere, 10..12u64)] {
+    for (kind, seeds) in
+        [(Kind::Embedded, 1..8), (Kind::Bounced, 12..15), (Kind::Served, 8..10), (Kind::Elsewhere, 10..12u64)]
+    {
         for seed in seeds {
             let bed = Bed::new(kind);
             let (mut node, mut directory) = (bed.node(), Directory::default());
@@ -492,6 +505,8 @@ fn whoever_is_told_the_facts_knows_what_the_store_has() {
             assert!(at_rest, "{kind:?} seed {seed}: {:?} is not {:?}", directory.live, all(&mut node));
             assert_eq!(directory.snapshots, 0, "it was never late");
             seen += directory.live.len();
+            held.drain(..).for_each(|pinned| node.unpin(pinned.pin));
+            assert_eq!(node.bounced(), (0, 0));
         }
     }
     assert!(seen > 50, "there was something to see: {seen}");
@@ -526,7 +541,7 @@ fn an_agents_client_has_pins_of_its_own_and_ends_before_the_programs() {
         assert_eq!(pin_status(&mut node, plan, &k), NMC_ERR_BUSY);
         assert_eq!(get_if(&bed.store, b"a").unwrap(), b"bytes", "the program has its own");
         bed.store.remove(b"a").unwrap();
-        assert_eq!(bytes_of(&node, &pins[0], 0, 5), b"bytes");
+        assert_eq!(bytes_of(&mut node, &pins[0], 0, 5), b"bytes");
         assert_eq!(node.used()[1], 4096, "it is held");
         // With the agent its pins and plans end, and nothing of the program's.
         let open_plan = open(&mut node, put_id(1), &key("", "open"), 10).unwrap();
@@ -540,7 +555,7 @@ fn an_agents_client_has_pins_of_its_own_and_ends_before_the_programs() {
         assert!(put_on(&bed.store, b"open", b"free again", 1).is_ok(), "{open_plan:?} went with its agent");
         // The program's handle goes first: the agent's keeps the store.
         let mut node = bed.node();
-        let Bed { store, _others: others, _worlds: worlds, _masters: masters, _dir: dir } = bed;
+        let Bed { store, _others: others, _worlds: worlds, _masters: masters, _dir: dir, .. } = bed;
         drop(store);
         put_through(&mut node, put_id(2), &key("", "still"), b"works");
         drop((others, node));
@@ -618,7 +633,7 @@ fn an_agent_outlives_the_master_of_its_store() {
     node.drop_key(&k);
     node.set_position(Position { term: 2, number: 6 }).unwrap();
     assert_eq!(pin_status(&mut node, plan, &k), NMC_ERR_NOT_FOUND);
-    assert_eq!(bytes_of(&node, &pinned, 0, 5), b"bytes", "it is held");
+    assert_eq!(bytes_of(&mut node, &pinned, 0, 5), b"bytes", "it is held");
     assert_eq!(node.used()[1], 3 * 4096, "and so is what may be written to");
     node.unpin(pinned.pin);
     node.abandon(doubtful);

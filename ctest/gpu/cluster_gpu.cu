@@ -1,9 +1,11 @@
 // Values of a cluster in memory of a GPU: put from there and read into it, alone, in batches, in pieces of which some are host memory,
-// on another node and on one of this client; what is refused; bytes behind the value that nobody may touch.
-//   cluster_gpu          all of it
-//   cluster_gpu broken   the control: one byte on the device is changed after a get
+// on another node and on one of this client; what is refused; bytes behind the value that nobody may touch. And a store whose heap is on the GPU, as a node.
+//   cluster_gpu           all of it
+//   cluster_gpu broken    the control: one byte on the device is changed after a get
+//   cluster_gpu spoiled   the control for the node: one byte of its heap is changed, and nobody is to see that
 #include <cuda_runtime.h>
 
+#include <sstream>
 #include <thread>
 
 #include "../support/cluster.hpp"
@@ -138,10 +140,164 @@ void submitted(nmc_client_t* client) {
   REQUIRE(OK(nmc_client_unregister(client, memory.at)));
 }
 
+// -------------------------------------------------------------------------- a store whose heap is on the GPU, as a node --
+
+const char* verdict(bool same) { return same ? "same" : "other"; }
+
+// The process that has it: a line tells what to do, with a key, and the stamp and size of its value; it answers with one.
+void vram_node(Link& test, const std::string& master) {
+  const std::string name = "vram";
+  OpenClient client;
+  nmc_store_t* store = nullptr;
+  std::string line;
+  while (test.hear(line, 1e6)) {
+    std::istringstream words(line);
+    std::string verb, key;
+    uint64_t stamp = 0;
+    size_t bytes = 0, size = 0;
+    words >> verb >> key >> stamp >> bytes;
+    nmc_status_t status = NMC_OK;
+    if (verb == "go") {
+      nmc_store_config_t config = segment_of(uint64_t{512} << 20);
+      config.heap_kind = NMC_HEAP_CUDA;
+      config.page_bytes = 64 << 10;
+      client = OpenClient(master);
+      status = nmc_store_create(nullptr, &config, &store);
+      if (status == NMC_OK) status = nmc_client_attach_store(client, slice(name), store);
+      test.say(outcome(status));
+    } else if (verb == "put") {  // by its own program, from memory of the device
+      OnDevice source(bytes);
+      source.set(value_of(stamp, bytes));
+      status = nmc_store_put(store, slice(key), source.at, bytes, nullptr);
+      if (status == NMC_OK) status = nmc_client_sync(client);
+      test.say(outcome(status));
+    } else if (verb == "is" || verb == "through") {  // what its own program reads into memory of the device; also from others
+      nmc_store_t* from = store;
+      if (verb == "through") REQUIRE(OK(nmc_client_open_store(client, store, 20000, &from)));
+      OnDevice target(bytes + 64);
+      status = nmc_store_get(from, slice(key), target.at, bytes + 64, &size);
+      const bool same = status == NMC_OK && size == bytes && target.get(0, bytes) == value_of(stamp, bytes);
+      const bool untouched = target.get(bytes, 64) == std::string(64, '\xEE');
+      test.say(status == NMC_OK ? verdict(same && untouched) : nmc_status_name(status));
+      if (from != store) REQUIRE(OK(nmc_store_destroy(from)));
+    } else if (verb == "spoil") {  // changes the first byte, where it is
+      nmc_view_t view{};
+      REQUIRE(OK(nmc_store_pin(store, slice(key), &view)));
+      unsigned char byte = 0;
+      cuda(cudaMemcpy(&byte, view.data_device, 1, cudaMemcpyDeviceToHost));
+      byte = static_cast<unsigned char>(~byte);
+      cuda(cudaMemcpy(const_cast<void*>(view.data_device), &byte, 1, cudaMemcpyHostToDevice));
+      cuda(cudaDeviceSynchronize());
+      REQUIRE(OK(nmc_store_unpin(store, &view)));
+      test.say("done");
+    }
+  }
+}
+
+// A process that has no node, and no device.
+void far_reader(Link& test, const std::string& master) {
+  OpenClient client;
+  std::string line;
+  while (test.hear(line, 1e6)) {
+    std::istringstream words(line);
+    std::string verb, key;
+    uint64_t stamp = 0, size = 0;
+    size_t bytes = 0;
+    words >> verb >> key >> stamp >> bytes;
+    if (client.client == nullptr) client = OpenClient(master);
+    std::string into(bytes + 8, '\xEE');
+    const nmc_buffer_t to = room(into.data(), into.size());
+    const nmc_status_t status = nmc_client_get(client, slice(key), &to, 1, &size);
+    const bool same = size == bytes && into == value_of(stamp, bytes) + std::string(8, '\xEE');
+    test.say(status == NMC_OK ? verdict(same) : nmc_status_name(status));
+  }
+}
+
+std::string told(const std::string& verb, const std::string& key, uint64_t stamp, size_t bytes) {
+  return verb + " " + key + " " + std::to_string(stamp) + " " + std::to_string(bytes);
+}
+
+int32_t note_media(void* user, const nmc_replica_t* replica) {
+  static_cast<std::vector<uint32_t>*>(user)->push_back(replica->media);
+  return 1;
+}
+
+void put_as(nmc_client_t* client, const std::string& key, uint64_t stamp, size_t bytes, const nmc_replicate_t& options) {
+  const std::string value = value_of(stamp, bytes);
+  const nmc_slice_t from = slice(value);
+  REQUIRE(OK(nmc_client_put(client, slice(key), &from, 1, &options)));
+}
+
+void vram(nmc_client_t* client, Process& node, Process& reader, bool spoiled) {
+  nmc_replicate_t there = NMC_REPLICATE_INIT;
+  const nmc_location_t place{{"vram", 4}, NMC_MEDIA_ANY, 0};
+  there.locations = &place, there.n_locations = 1;
+  uint64_t stamp = 5000;
+  for (size_t bytes : {size_t{1}, size_t{1000}, size_t{65536}, size_t{65537}, (size_t{2} << 20) + 1, size_t{70} << 20}) {
+    const std::string key = "vram/" + std::to_string(bytes);
+    for (int round = 0; round < 2; ++round) {  // the second time with another value, after the first was removed
+      ++stamp;
+      put_as(client, key, stamp, bytes, there);
+      REQUIRE(node.ask(told("is", key, stamp, bytes)) == "same");
+      REQUIRE(reader.ask(told("get", key, stamp, bytes)) == "same");
+      if (round == 1) break;
+      REQUIRE(OK(nmc_client_remove(client, slice(key), 0)));
+      REQUIRE(node.ask(told("is", key, stamp, bytes)) == "NMC_ERR_NOT_FOUND");
+      REQUIRE(reader.ask(told("get", key, stamp, bytes)) == "NMC_ERR_NOT_FOUND");
+    }
+    // From a device to a device, by way of two processes' host memory.
+    const std::string value = value_of(stamp, bytes);
+    OnDevice target(bytes);
+    const nmc_buffer_t to = room(target.at, bytes);
+    uint64_t size = 0;
+    REQUIRE(OK(nmc_client_get(client, slice(key), &to, 1, &size)));
+    REQUIRE(size == bytes && target.get(0, bytes) == value);
+  }
+  // Many at once, from memory of the device.
+  constexpr size_t kCount = 12, kBytes = (6 << 20) + 77;
+  OnDevice source(kCount * kBytes);
+  std::vector<std::string> keys;
+  std::vector<nmc_slice_t> names, from;
+  for (size_t i = 0; i < kCount; ++i) keys.push_back("vram/batch/" + std::to_string(i));
+  for (size_t i = 0; i < kCount; ++i) {
+    source.set(value_of(7000 + i, kBytes - i), i * kBytes);
+    names.push_back(slice(keys[i]));
+    from.push_back(part(source.at + i * kBytes, kBytes - i));
+  }
+  std::vector<nmc_status_t> statuses(kCount, -1);
+  REQUIRE(OK(nmc_client_put_batch(client, names.data(), from.data(), kCount, &there, statuses.data())));
+  for (size_t i = 0; i < kCount; ++i) {
+    REQUIRE(node.ask(told("is", keys[i], 7000 + i, kBytes - i)) == "same");
+    REQUIRE(reader.ask(told("get", keys[i], 7000 + i, kBytes - i)) == "same");
+  }
+  // What its own program has put, and what that reads from others.
+  REQUIRE(node.ask(told("put", "vram/own", 8000, 300001)) == "NMC_OK");
+  REQUIRE(reader.ask(told("get", "vram/own", 8000, 300001)) == "same");
+  nmc_replicate_t elsewhere = NMC_REPLICATE_INIT;
+  elsewhere.media_copies[NMC_MEDIA_RAM] = 1;
+  put_as(client, "ram/only", 8001, 3000001, elsewhere);
+  REQUIRE(node.ask(told("is", "ram/only", 8001, 3000001)) == "NMC_ERR_NOT_FOUND");
+  REQUIRE(node.ask(told("through", "ram/only", 8001, 3000001)) == "same");
+  // A copy on each medium.
+  nmc_replicate_t both = NMC_REPLICATE_INIT;
+  both.copies = 2, both.media_copies[NMC_MEDIA_VRAM] = 1, both.media_copies[NMC_MEDIA_RAM] = 1;
+  const std::string two = "vram/two";
+  put_as(client, two, 8002, (size_t{5} << 20) + 3, both);
+  std::vector<uint32_t> media;
+  REQUIRE(OK(nmc_client_query(client, slice(two), note_media, &media)));
+  std::sort(media.begin(), media.end());
+  REQUIRE((media == std::vector<uint32_t>{NMC_MEDIA_VRAM, NMC_MEDIA_RAM}));
+  REQUIRE(node.ask(told("is", two, 8002, (size_t{5} << 20) + 3)) == "same");
+  // What others get is what is on the device by now, and one wrong byte is seen.
+  REQUIRE(node.ask("spoil vram/own") == "done");
+  REQUIRE(reader.ask(told("get", "vram/own", 8000, 300001)) == (spoiled ? "same" : "other"));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   broken = argc > 1 && strcmp(argv[1], "broken") == 0;
+  const bool spoiled = argc > 1 && strcmp(argv[1], "spoiled") == 0;
   Master master;
   // Before CUDA is used here.
   Process node([&](Link& test) {
@@ -153,6 +309,8 @@ int main(int argc, char** argv) {
       test.say(outcome(nmc_client_mount(client, slice(std::string("far")), &segment)));
     }
   });
+  Process on_device([&](Link& test) { vram_node(test, master.address()); });
+  Process reader([&](Link& test) { far_reader(test, master.address()); });
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     printf("skipped: no GPU\n");
@@ -193,6 +351,30 @@ int main(int argc, char** argv) {
     REQUIRE(OK(nmc_client_get(client, slice(key), &to, 1, nullptr)));
     REQUIRE(target.get(0, value.size()) == value);
   }
+  {
+    // A segment of this client that is on the GPU.
+    OpenClient client(master.address());
+    nmc_store_config_t segment = segment_of(64 << 20);
+    segment.heap_kind = NMC_HEAP_CUDA;
+    REQUIRE(OK(nmc_client_mount(client, slice(std::string("own")), &segment)));
+    nmc_replicate_t options = NMC_REPLICATE_INIT;
+    const nmc_location_t place{{"own", 3}, NMC_MEDIA_VRAM, 0};
+    options.locations = &place, options.n_locations = 1;
+    put_as(client, "own/1", 10, 300000, options);
+    REQUIRE(reader.ask(told("get", "own/1", 10, 300000)) == "same");
+    std::string host(300000, ' ');
+    const nmc_buffer_t to = room(host.data(), host.size());
+    REQUIRE(OK(nmc_client_get(client, slice(std::string("own/1")), &to, 1, nullptr)));
+    REQUIRE(host == value_of(10, 300000));
+  }
+  REQUIRE(on_device.ask("go") == "NMC_OK");
+  {
+    OpenClient client(master.address());
+    vram(client, on_device, reader, spoiled);
+    node.kill9();  // of the two copies, that on the device is left
+    REQUIRE(reader.ask(told("get", "vram/two", 8002, (size_t{5} << 20) + 3)) == "same");
+  }
+  on_device.kill9();  // without a word, and with its memory
   printf("PASS\n");
   return 0;
 }

@@ -25,12 +25,12 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY,
-    NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_PEER_LOST, NMC_ERR_PERMISSION, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
-    NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_VERSION, NMC_IN_PROGRESS, NMC_OK, name, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_CUDA, NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_LIMIT,
+    NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_PEER_LOST, NMC_ERR_PERMISSION, NMC_ERR_STALE,
+    NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_VERSION, NMC_IN_PROGRESS, NMC_OK, name,
+    nmc_status_t,
 };
 use crate::base::{log, memory};
-use crate::mem::HeapKind;
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
 use crate::store::read::Look;
@@ -96,6 +96,8 @@ pub struct Config {
     pub devices: String,
     /// See [`Settings::unfenced`].
     pub unfenced: bool,
+    /// See [`NodeStore::by_way_of_host`]; for none, only nodes with heaps on a GPU do that.
+    pub bounce: Option<u64>,
 }
 
 impl Default for Config {
@@ -117,6 +119,7 @@ impl Default for Config {
             rdma_from: RDMA_FROM,
             devices: String::new(),
             unfenced: false,
+            bounce: None,
         }
     }
 }
@@ -302,7 +305,6 @@ impl Cluster {
     /// With `volatile` the store ends with the node: nobody waits for what it might bring back.
     pub fn mount(&self, store: &Store, name: Option<&str>, volatile: bool) -> Result<String> {
         let deadline = Deadline::after(self.config.patience);
-        check_heaps(store.client().member().heap_kind())?;
         self.check_welcome()?;
         let listener = self.listen()?;
         let endpoint = listener.address()?;
@@ -315,6 +317,9 @@ impl Cluster {
             false => store.namespace(&self.config.space, None)?,
         };
         let mut storage = NodeStore::within(store, deadline.left())?;
+        if let Some(most) = self.config.bounce {
+            storage = storage.by_way_of_host(most);
+        }
         let Offer { store, slots, segments } = storage.offer(&name)?;
         let memory = segments.iter().filter(|segment| segment.media != Media::Ssd);
         let capacity: u64 = memory.map(|segment| segment.capacity).sum();
@@ -824,14 +829,6 @@ fn owners(nodes: &[Local], key: &[u8]) -> Result<Vec<agent::Handle>> {
     Ok(handles)
 }
 
-/// Bytes of a node go through sockets, or are written by NIXL as host memory.
-fn check_heaps(kind: HeapKind) -> Result<()> {
-    match kind {
-        HeapKind::Host => Ok(()),
-        _ => crate::bail!(NMC_ERR_UNSUPPORTED, "a store with heaps on a GPU can not be a node of a cluster"),
-    }
-}
-
 fn check_copies(options: &PutOptions) -> Result<()> {
     match options.replicate.copies {
         1..=MAX_COPIES => Ok(()),
@@ -844,6 +841,7 @@ fn is_of_store(status: nmc_status_t) -> bool {
     matches!(
         status,
         NMC_ERR_IO
+            | NMC_ERR_CUDA
             | NMC_ERR_CORRUPT
             | NMC_ERR_BUSY
             | NMC_ERR_STALE
@@ -911,16 +909,5 @@ fn port_of(address: &Address) -> u16 {
     match address {
         Address::Tcp(address) => address.port(),
         Address::Unix(_) => 0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_heaps_that_the_cpu_reaches_are_given_to_a_cluster() {
-        assert!(check_heaps(HeapKind::Host).is_ok());
-        assert_eq!(check_heaps(HeapKind::Cuda).unwrap_err().status, crate::base::status::NMC_ERR_UNSUPPORTED);
     }
 }

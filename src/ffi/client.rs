@@ -122,6 +122,7 @@ pub extern "C" fn nmc_client_close(client: *mut nmc_client_t) -> nmc_status_t {
 /// Gives the cluster memory of this process: a node with a segment of `config->heap_bytes` bytes, named `name`, or `host:port` if that is
 /// empty. No other segment in the cluster may have the name. `config` is that of an embedded store (`nmc_store_create` without a
 /// world); `page_bytes` 0 is 16 KiB here, since each value takes whole pages. The node evicts by itself what it has no room for, as a store does.
+/// With `heap_kind` `NMC_HEAP_CUDA` it is a segment on a GPU, see `nmc_client_attach_store`.
 ///
 /// Waits until a master has taken the node as a member. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (this client has such a
 /// node), `NMC_ERR_UNAVAILABLE` (no master has taken it in time: none answers, or the name is taken; nothing is left of it), `NMC_ERR_LIMIT` (ports), `NMC_ERR_NO_MEMORY`,
@@ -158,8 +159,11 @@ pub unsafe extern "C" fn nmc_client_mount(
 /// store had its name, or under another name and something was removed since, all that is in it is removed: nobody knows what of it should be
 /// gone. Open its tier before this call: of a tier that is opened later, what memory does not have goes unless nothing was removed meanwhile.
 ///
+/// Heaps on a GPU are segments of `NMC_MEDIA_VRAM`. What others put there or read from there goes by way of host memory of this process, 256 MiB each way at a
+/// time (one value alone may be larger): a get waits for that by itself, a put for two seconds, then `NMC_ERR_BUSY`. NIXL moves none of it.
+///
 /// Waits until a master has taken the node as a member. The store stays open until the client is closed or `nmc_client_unmount` is called, also
-/// after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`; `NMC_ERR_UNSUPPORTED` with heaps on a GPU.
+/// after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_attach_store(
     client: *mut nmc_client_t,
@@ -282,7 +286,7 @@ pub extern "C" fn nmc_client_unregister(client: *mut nmc_client_t, memory: *mut 
 /// GPU: they are copied to host memory first, on a stream of the library: what your kernels write must be there when this is called.
 ///
 /// Asks the leader, sends the bytes to each owner, and tells the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (an owner
-/// that was chosen has the key; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY`, `NMC_ERR_STALE` (it was removed or evicted
+/// that was chosen has the key; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY` (all that could have it are, also after two seconds), `NMC_ERR_STALE` (it was removed or evicted
 /// at once), `NMC_ERR_LIMIT` (4,096 namespaces of the cluster have something), `NMC_ERR_UNAVAILABLE` (no master answers), `NMC_ERR_TIMEOUT` (it may have been put), `NMC_ERR_CANCELLED`,
 /// `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]

@@ -405,6 +405,7 @@ pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Con
         rdma_from: if c.rdma_bytes == 0 { RDMA_FROM } else { c.rdma_bytes },
         devices,
         unfenced: false,
+        bounce: None,
     })
 }
 

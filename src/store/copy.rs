@@ -6,6 +6,7 @@
 
 use super::Store;
 use super::client::Client;
+use super::read::{Pin, Sums, shaped};
 use super::sys;
 use crate::base::error::{Error, Result};
 use crate::base::point::reach;
@@ -430,6 +431,27 @@ impl Client {
 }
 
 impl Store {
+    /// Stores the pages of an open plan: all of the value is in these pieces. Whatever memory is on either side.
+    pub fn write_plan(&self, plan: &super::master::Opened, pieces: &Pieces<'_>) -> Result<()> {
+        // The pages must be those that it was made with.
+        let bytes = self.plan_extents(plan)?.bytes_total;
+        if pieces.bytes()? != bytes {
+            crate::bail!(NMC_ERR_INVALID_ARG, "the plan is for {bytes} bytes");
+        }
+        let view = self.client.view();
+        let planned = self.planned(view, plan)?;
+        let mut cursor = Cursor::new(self, view, planned.header, &planned.shape, 0)?;
+        self.client.move_bytes(&mut cursor, pieces, bytes, true, || Ok(()))
+    }
+
+    /// Copies as much of a pinned value as the pieces hold, from byte `offset` on. Whatever memory is on either side.
+    pub fn read_view(&self, pin: Pin, offset: u64, pieces: &Pieces<'_>) -> Result<()> {
+        self.check_view(pin)?;
+        let view = self.client.view();
+        let (header, shape) = shaped(view, pin.index)?;
+        self.read_pinned(view, (pin.index, header, &shape), offset, pieces, None, Sums::Touched).map(drop)
+    }
+
     /// CRC32C of the bytes of a plan in host memory that nobody writes to any more.
     pub fn plan_checksum(&self, plan: &super::master::Opened) -> Result<u32> {
         if self.client.member().heap_kind() != HeapKind::Host {

@@ -1,12 +1,12 @@
 //! A put: the master lets it begin, owners take it side by side, the master ends it. An owner that cannot is replaced by one of
-//! the spare places; never is the same owner tried twice with the same put. If another leader comes meanwhile the whole of it
-//! begins again.
+//! the spare places; never is the same owner tried twice with the same put. If another leader comes meanwhile, or all of them are
+//! busy, the whole of it begins again.
 //!
 //! A value in parts: the master lets the whole begin, which is put as a stub; the parts are put under its id, each like a value; then the
 //! stub, whose end is the end of all. Until then nobody sees any of it, and if it does not come the master drops the parts.
 
 use super::stripes::Parts;
-use super::{Action, CANCEL_MS, Call, Cx, Outcome, Pause, PutCall, Reply, Started, moving_ms};
+use super::{Action, CANCEL_MS, Call, Cx, MAX_PAUSE_MS, Outcome, Pause, PutCall, Reply, Started, moving_ms};
 use crate::base::error::Result;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
@@ -20,7 +20,7 @@ use crate::cluster::wire::{
 
 /// The part of a call that speaks to the master.
 const MASTER: usize = usize::MAX;
-/// How often a put begins again because another leader came.
+/// How often a put begins again because another leader came, or all who could have it are busy.
 const MAX_STARTS: u32 = 8;
 
 /// One owner of a put.
@@ -471,9 +471,11 @@ impl Putting {
             return None;
         }
         cx.tell_master(PutRevoke { put: started.put, key: self.put.key.clone() });
-        if self.stale && self.starts < MAX_STARTS {
+        // Whoever is busy may not be in a moment, and there was nobody else.
+        let busy = self.status == NMC_ERR_BUSY && cx.now + MAX_PAUSE_MS < self.deadline;
+        if (self.stale || busy) && self.starts < MAX_STARTS {
             self.starts += 1;
-            return self.wait(Step::Waiting, NMC_ERR_STALE, cx);
+            return self.wait(Step::Waiting, if self.stale { NMC_ERR_STALE } else { NMC_ERR_BUSY }, cx);
         }
         Some(Outcome::of(self.status))
     }

@@ -285,6 +285,28 @@ fn a_put_begins_again_if_another_leader_came() {
 }
 
 #[test]
+fn a_put_begins_again_while_all_are_busy_and_there_is_time() {
+    for status in [NMC_ERR_BUSY, NMC_ERR_NO_MEMORY] {
+        let mut rig = Rig::new(false);
+        rig.put(1);
+        let mut starts = 0;
+        while rig.done().is_none() {
+            starts += 1;
+            rig.places(&[1], 1);
+            let request = rig.sent()[0].0;
+            rig.node_says(request, no(status));
+            assert!(matches!(rig.sent()[0].1, Message::PutRevoke(_)), "nothing is left of it");
+            while rig.done().is_none() && !rig.sent().iter().any(|(_, said)| matches!(said, Message::PutStart(_))) {
+                rig.now += 10;
+                rig.on(Event::Tick);
+            }
+        }
+        assert_eq!(rig.done().map(|outcome| outcome.status), Some(status), "as they say themselves");
+        assert_eq!(starts > 3, status == NMC_ERR_BUSY, "{starts} times");
+    }
+}
+
+#[test]
 fn an_end_that_is_not_answered_is_asked_for_again() {
     let mut rig = Rig::new(false);
     rig.put(1);

@@ -5,6 +5,7 @@
 //! copy is published only after the leader of this term has heard of it; pages that somebody may still write to stay out of
 //! use; and a node that may have been counted as away serves nobody else until it is back.
 
+mod bounce;
 mod copies;
 mod member;
 mod promoter;

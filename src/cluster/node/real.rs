@@ -1,20 +1,23 @@
 //! The node's store behind its agent: [`Storage`] over [`Store`], by a client of its own. Where the bytes of a plan or of a held value
-//! are in this process is said here too, so that the loop around the agent receives and sends them in place. Used by one thread.
+//! are in this process is said here too, so that the loop around the agent receives and sends them in place; where the heaps are a device's, in host
+//! memory that stands in for them. Used by one thread.
 //!
 //! A segment is a rank of the store's world, with its number; the one behind them is the tier, if there is one. What a drop could not do is not forgotten: the position in the drop
 //! log is not kept then, so that the entries come again.
 
+use super::bounce::{self, Bounce, Bounces};
 use super::promoter::Promoter;
 use super::storage::{Hold, Memory, Offer, Part, Pinned, Plan, Storage, Tail, Wake, Wanted};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
-use crate::cluster::net::{ByNumber, Span};
+use crate::cluster::net::{ByNumber, Span, Spans};
 use crate::cluster::types::{Media, ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, Retired, SegmentInfo};
 use crate::layout::store::{self as layout, MAX_NAMESPACES, ON_DISK};
 use crate::mem::HeapKind;
 use crate::store::Store;
+use crate::store::copy::Pieces;
 use crate::store::evict::Retain;
 use crate::store::facts::{self, Described};
 use crate::store::master::{Keep, Opened};
@@ -47,6 +50,15 @@ fn unavailable(error: Error) -> Error {
     Error { status: NMC_ERR_UNAVAILABLE, ..error }
 }
 
+fn unheld(pin: u64) -> Error {
+    Error::new(NMC_ERR_NOT_FOUND, format!("nothing is held as {pin}"))
+}
+
+/// The bytes of a plan are on the device already.
+fn landed() -> Error {
+    Error::new(NMC_ERR_STALE, "the plan is being published")
+}
+
 /// See the module.
 pub struct NodeStore {
     /// Ends before the store does.
@@ -59,6 +71,8 @@ pub struct NodeStore {
     for_disk: ByNumber<Plan, Option<Writing>>,
     pins: ByNumber<u64, Pin>,
     next_pin: u64,
+    /// Stand in for the heaps, if the CPU does not reach those.
+    pub(super) bounces: Option<Bounces>,
     /// The disk that the store had when it was said what there is, and how many slots that has.
     disk: (u64, u32),
     /// Memory that others write to, as they were told of it.
@@ -105,7 +119,22 @@ impl NodeStore {
         let (plans, for_disk, pins) = (ByNumber::default(), ByNumber::default(), ByNumber::default());
         let (next_pin, regions, trouble, looked) = (1, Vec::new(), None, None);
         let promoter = Promoter::default();
-        Ok(Self { promoter, store, spaces, plans, for_disk, pins, next_pin, disk, regions, trouble, looked })
+        let on_host = store.client().member().heap_kind() == HeapKind::Host;
+        let bounces = (!on_host).then(|| Bounces::new(bounce::MOST));
+        Ok(Self { promoter, store, spaces, plans, for_disk, pins, next_pin, bounces, disk, regions, trouble, looked })
+    }
+
+    /// Whatever the heaps are, they count as a device's: bytes go by way of host memory, and so many at a time.
+    #[must_use]
+    pub fn by_way_of_host(mut self, most: u64) -> Self {
+        self.bounces = Some(Bounces::new(most));
+        self
+    }
+
+    /// Bytes of host memory that stand in for the heaps at the moment: of what is put, and of what is read.
+    #[must_use]
+    pub fn bounced(&self) -> (u64, u64) {
+        self.bounces.as_ref().map_or((0, 0), |bounces| (bounces.plans.used(), bounces.pins.used()))
     }
 
     /// The store, through the agent's client.
@@ -141,8 +170,8 @@ impl NodeStore {
 
     /// What the node offers: the heap of each rank, and the tier. `name` makes the names, which no other segment in the cluster may have.
     pub fn segments(&self, name: impl Fn(u32) -> String) -> Result<Vec<SegmentInfo>> {
-        let (params, member) = (self.store.client().params(), self.store.client().member());
-        let media = if member.heap_kind() == HeapKind::Host { Media::Ram } else { Media::Vram };
+        let params = self.store.client().params();
+        let media = if self.bounces.is_none() { Media::Ram } else { Media::Vram };
         let ranks =
             (0..params.world_size).map(|number| (number, media, self.store.heap_usage(number).0, params.heap_bytes));
         let tier = self.store.disk_usage().filter(|_| self.slots() > 0);
@@ -174,6 +203,17 @@ impl NodeStore {
         memory::collect(addresses.map(|(address, _, bytes)| Span::new(size(address), size(bytes))))
     }
 
+    /// The bytes of a plan go to the device, once: when it is published its pages may be another's at any time.
+    pub(super) fn land(&mut self, plan: Plan, opened: &Opened) -> Result<()> {
+        if let Some(bounces) = &mut self.bounces
+            && let Some(bounce) = bounces.plans.get(plan)
+        {
+            self.store.write_plan(opened, &Pieces::Slices(&[bounce.slice()]))?;
+            bounces.plans.end(plan);
+        }
+        Ok(())
+    }
+
     /// What was just published is held, and the tier hears of it.
     fn begin_to_write(&mut self, opened: Opened) -> Result<Writing> {
         let (space, key) = (self.store.namespace_of(opened.index), self.store.key_of(opened.index));
@@ -201,7 +241,7 @@ impl NodeStore {
         Some(writing)
     }
 
-    fn opened(&self, plan: Plan) -> Result<&Opened> {
+    pub(super) fn opened(&self, plan: Plan) -> Result<&Opened> {
         let given_up = || Error::new(NMC_ERR_STALE, format!("plan {plan:?} is not open any more"));
         self.plans.get(&plan).ok_or_else(given_up)
     }
@@ -311,19 +351,28 @@ impl Memory for NodeStore {
     }
 
     fn plan_spans(&self, plan: Plan) -> Result<Vec<Span>> {
-        self.mapped(self.store.plan_extents(self.opened(plan)?)?)
+        let opened = self.opened(plan)?;
+        match &self.bounces {
+            None => self.mapped(self.store.plan_extents(opened)?),
+            Some(bounces) => memory::collect([bounces.plans.get(plan).ok_or_else(landed)?.span()]),
+        }
     }
 
-    fn pin_spans(&self, pin: u64) -> Result<Vec<Span>> {
-        match self.pins.get(&pin) {
-            Some(held) => self.mapped(self.store.view_extents(*held)?),
-            None => crate::bail!(NMC_ERR_NOT_FOUND, "nothing is held as {pin}"),
+    fn pin_spans(&self, pin: u64, offset: u64, bytes: u64) -> Result<Spans> {
+        let held = *self.pins.get(&pin).ok_or_else(|| unheld(pin))?;
+        match &self.bounces {
+            None => Ok(Spans::new(self.mapped(self.store.view_extents(held)?)?).behind(offset).up_to(bytes)),
+            Some(_) if bytes == 0 => Ok(Spans::new([])),
+            Some(bounces) => {
+                let part = bounces.pins.get(pin).and_then(|bounce| bounce.part(offset, bytes));
+                let missing = || Error::new(NMC_ERR_STALE, "the bytes were not brought from the device");
+                part.map(|part| Spans::new([part])).ok_or_else(missing)
+            }
         }
     }
 
     fn regions(&mut self) -> Result<Vec<(u32, Span)>> {
-        let (params, member) = (self.store.client().params(), self.store.client().member());
-        let ranks = if member.heap_kind() == HeapKind::Host { params.world_size } else { 0 };
+        let ranks = if self.bounces.is_none() { self.tier_segment() } else { 0 };
         // Nobody may have taken a rank yet, or its memory is another one by now.
         self.regions = memory::collect((0..ranks).filter_map(|rank| Some((rank, self.heap(rank).ok()?))))?;
         memory::copy(&self.regions)
@@ -357,10 +406,17 @@ impl Storage for NodeStore {
         let for_disk = on_disk || !is_copy && self.slots() > 0 && self.store.writes_through()?;
         let options = PutOptions { rank, keep, metadata: &metadata.0, ..PutOptions::DEFAULT };
         memory::reserve_map(&mut self.for_disk, 1)?;
+        // Before there is a plan: others may have to go for that. What has no room in any case is the store's to refuse.
+        let fits = length <= self.store.client().params().heap_bytes;
+        let bounces = self.bounces.as_mut().filter(|_| fits);
+        let bounce = bounces.map(|bounces| bounces.plans.make(0, length)).transpose()?;
         let space = self.make_space(key.space())?;
         let (opened, _) = space.store.open_clustered(put.0, key.key(), length, &options)?;
         let plan = Plan { index: opened.index, epoch: opened.epoch };
         self.plans.insert(plan, opened);
+        if let (Some(bounces), Some(bounce)) = (&mut self.bounces, bounce) {
+            bounces.plans.keep(plan, bounce);
+        }
         if for_disk {
             self.for_disk.insert(plan, None);
         }
@@ -382,12 +438,17 @@ impl Storage for NodeStore {
     }
 
     fn checksum(&self, plan: Plan) -> Result<u32> {
-        self.store.plan_checksum(self.opened(plan)?)
+        let opened = self.opened(plan)?;
+        match &self.bounces {
+            None => self.store.plan_checksum(opened),
+            Some(bounces) => bounces.plans.get(plan).map(Bounce::sum).ok_or_else(landed),
+        }
     }
 
     fn commit(&mut self, plan: Plan) -> Result<Option<u64>> {
         let opened = *self.opened(plan)?;
-        match self.store.commit_and_tell(&opened) {
+        let stored = self.land(plan, &opened);
+        match stored.and_then(|()| self.store.commit_and_tell(&opened)) {
             Ok(_) if self.for_disk.contains_key(&plan) => {
                 let writing = self.begin_to_write(opened)?;
                 self.for_disk.insert(plan, Some(writing));
@@ -419,6 +480,9 @@ impl Storage for NodeStore {
     }
 
     fn abandon(&mut self, plan: Plan) {
+        if let Some(bounces) = &mut self.bounces {
+            bounces.plans.end(plan);
+        }
         if let Some(writing) = self.end_writing(plan) {
             let _ = self.store.give_up(&writing.opened);
         }
@@ -478,7 +542,19 @@ impl Storage for NodeStore {
         }
     }
 
+    fn ready(&mut self, pin: u64, offset: u64, bytes: u64) -> Result<()> {
+        let Some(bounces) = self.bounces.as_mut().filter(|_| bytes > 0) else { return Ok(()) };
+        let held = *self.pins.get(&pin).ok_or_else(|| unheld(pin))?;
+        let bounce = bounces.pins.make(offset, bytes)?;
+        self.store.read_view(held, offset, &Pieces::Slices(&[bounce.slice()]))?;
+        bounces.pins.keep(pin, bounce);
+        Ok(())
+    }
+
     fn unpin(&mut self, pin: u64) {
+        if let Some(bounces) = &mut self.bounces {
+            bounces.pins.end(pin);
+        }
         if let Some(held) = self.pins.remove(&pin) {
             let _ = self.store.unpin(held);
         }

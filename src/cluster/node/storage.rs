@@ -15,7 +15,7 @@
 //!   durable before it is confirmed to the master.
 
 use crate::base::error::Result;
-use crate::cluster::net::Span;
+use crate::cluster::net::{Span, Spans};
 use crate::cluster::types::{ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, SegmentInfo};
 use std::sync::Arc;
@@ -142,6 +142,12 @@ pub trait Storage {
     /// Nobody wants what is coming any more.
     fn forget(&mut self, coming: u64);
 
+    /// These bytes of a value that is held are about to be sent. If they cannot be read where they are, they are brought to where they can. BUSY if that
+    /// is to be tried again.
+    fn ready(&mut self, _pin: u64, _offset: u64, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
     /// Lets go of it.
     fn unpin(&mut self, pin: u64);
 
@@ -199,13 +205,13 @@ pub trait Storage {
     fn is_quiet(&mut self, segment: u32) -> bool;
 }
 
-/// A store whose values are in the memory of this process.
+/// A store whose values are in the memory of this process, or come there by the way.
 pub trait Memory: Storage {
     /// Where the bytes of a plan go, for as long as it is neither committed nor given up.
     fn plan_spans(&self, plan: Plan) -> Result<Vec<Span>>;
 
-    /// Where the bytes of a value are, for as long as it is held.
-    fn pin_spans(&self, pin: u64) -> Result<Vec<Span>>;
+    /// Where these bytes of a value are, which are ready, for as long as it is held.
+    fn pin_spans(&self, pin: u64, offset: u64, bytes: u64) -> Result<Spans>;
 
     /// Memory of the store that its extents are in, by the numbers of regions in them. What is elsewhere, or comes later, is not written to by others.
     fn regions(&mut self) -> Result<Vec<(u32, Span)>>;

@@ -339,6 +339,22 @@ fn a_value_of_another_put_is_not_given_instead() {
     assert!(rig.actions.iter().any(|action| matches!(action, Action::SendValue { .. })));
 }
 
+/// What cannot be brought to where it is sent from is asked for again, and nobody holds it meanwhile.
+#[test]
+fn a_value_that_is_not_ready_is_refused_and_let_go() {
+    for into in [0, 1] {
+        let mut rig = Rig::joined(16);
+        let plan = rig.local(2);
+        let pins = |rig: &Rig| rig.agent.storage().headers[plan.index as usize].pins;
+        rig.agent.storage_mut().unready = true;
+        assert!(matches!(rig.ask(1, rig.fetch(plan, into)), Some(Message::Fetched(f)) if f.status == NMC_ERR_BUSY));
+        assert_eq!(pins(&rig), 0);
+        rig.agent.storage_mut().unready = false;
+        assert_eq!(rig.ask(2, rig.fetch(plan, into)), None);
+        assert_eq!(pins(&rig), 1, "control: this one is on its way");
+    }
+}
+
 /// How often a node said that it is there, and that it wants to join, in so many seconds; the leader answers each ping.
 fn said_in(rig: &mut Rig, seconds: u64) -> (usize, usize) {
     let (mut pings, mut joins) = (0, 0);

@@ -1,5 +1,5 @@
-//! The agent of a node and its connections, on a thread of their own. Bytes go straight between sockets and the pages of the store;
-//! whatever ends early is told, and nothing is stored after that.
+//! The agent of a node and its connections, on a thread of their own. Bytes go straight between sockets and the pages of the store, or the
+//! memory that stands in for them; whatever ends early is told, and nothing is stored after that.
 
 use super::mailbox::Mailbox;
 use super::masters::Masters;
@@ -220,8 +220,12 @@ fn moved_by<S: Memory>(
 ) -> Option<Arc<Mover>> {
     let own = Arc::clone(mailbox);
     let start = || {
+        let regions = storage.regions()?;
+        if regions.is_empty() {
+            crate::bail!(NMC_ERR_UNSUPPORTED, "NIXL moves host memory alone, and the store has none");
+        }
         let mover = Mover::start(settings, move |news| own.post(Mail::Mover(news)))?;
-        for (number, memory) in storage.regions()? {
+        for (number, memory) in regions {
             mover.register(number, memory, Medium::Host)?;
         }
         Ok(mover)
@@ -424,8 +428,7 @@ impl<S: Memory> Running<S> {
             }
             Action::SendValue { to, frame, pin, offset } => self.send_value(to, &frame, pin, offset),
             Action::Push { pin, offset, length, into, mover, .. } => {
-                let spans = self.agent.storage().pin_spans(pin);
-                let from = spans.and_then(|spans| Spans::new(spans).behind(offset).up_to(length).list());
+                let from = self.agent.storage().pin_spans(pin, offset, length).and_then(Spans::list);
                 match (&self.mover, from) {
                     (Some(own), Ok(from)) => own.write(Write { ticket: pin, from, stage: None, to: mover, into }),
                     _ => self.events.push_back(Event::Unsent(pin)),
@@ -533,8 +536,7 @@ impl<S: Memory> Running<S> {
     fn send_value(&mut self, to: Peer, frame: &Frame, pin: u64, offset: u64) {
         let bytes = frame.message.value();
         let room = memory::reserve_map(&mut self.tickets, 1);
-        let spans = room.and_then(|()| self.agent.storage().pin_spans(pin));
-        let Ok(spans) = spans.map(|spans| Spans::new(spans).behind(offset).up_to(bytes)) else {
+        let Ok(spans) = room.and_then(|()| self.agent.storage().pin_spans(pin, offset, bytes)) else {
             // Whoever asked hears of an end, since the answer was to come with the bytes.
             self.net.close(to);
             return self.events.push_back(Event::Sent(pin, false));

@@ -81,6 +81,8 @@ pub struct Store {
     pub fails: bool,
     /// Nothing new is stored.
     pub closed: bool,
+    /// What is held cannot be brought to where it can be sent from.
+    pub unready: bool,
 }
 
 impl Store {
@@ -121,6 +123,7 @@ impl Store {
             ill: false,
             fails: false,
             closed: false,
+            unready: false,
         }
     }
 
@@ -471,6 +474,13 @@ impl Storage for Store {
 
     fn forget(&mut self, coming: u64) {
         self.coming.remove(&coming);
+    }
+
+    fn ready(&mut self, _pin: u64, _offset: u64, _bytes: u64) -> Result<()> {
+        if self.unready {
+            crate::bail!(NMC_ERR_BUSY, "too much is on its way");
+        }
+        Ok(())
     }
 
     fn unpin(&mut self, pin: u64) {
