@@ -6,6 +6,7 @@ use super::cluster_frames::{Trips, key};
 use super::cluster_library::Client;
 use super::cluster_master as master;
 use super::cluster_mooncake as mooncake;
+use super::cluster_nixl as nixl;
 use super::cluster_plain::Line;
 use super::cluster_rank::{LISTENS, node_name, program};
 use super::crowd::{Rank, Scratch};
@@ -22,7 +23,7 @@ use crate::facts;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How many metrics [`measure`] adds, without those of Mooncake.
+/// How many metrics [`measure`] adds, without those of NIXL and Mooncake.
 pub const METRICS: usize = 19;
 
 /// Bytes of a MiB.
@@ -92,6 +93,7 @@ pub fn measure(run: &mut Run) {
     run.measure("cluster.put_start", |run| master::starts(run, &mut parts));
     run.measure("cluster.local_get, cluster.local_put", |run| local(run, &parts));
     run.measure("cluster.rebuild.1M", |run| master::million(run, &parts));
+    run.measure(nixl::NAME, nixl::measure);
     run.measure(mooncake::NAME, |run| mooncake::measure(run, &parts.master.address));
 }
 

@@ -28,11 +28,13 @@ pub fn node_name(number: usize) -> String {
     format!("node-{number}")
 }
 
-fn say(wire: &mut Wire, line: &str) -> Result<(), Failure> {
+/// Says a line.
+pub fn say(wire: &mut Wire, line: &str) -> Result<(), Failure> {
     wire.output.write_all(format!("{line}\n").as_bytes()).map_err(|e| Failure::os("a process of a cluster", &e))
 }
 
-fn wire() -> Result<Wire, Failure> {
+/// By which this process is told what to do.
+pub fn wire() -> Result<Wire, Failure> {
     let (input, output) = pipes().map_err(|e| Failure::os("a process of a cluster", &e))?;
     Ok(Wire { input, output })
 }

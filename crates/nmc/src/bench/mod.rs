@@ -7,6 +7,7 @@ mod cluster_frames;
 mod cluster_library;
 mod cluster_master;
 mod cluster_mooncake;
+mod cluster_nixl;
 mod cluster_plain;
 mod cluster_rank;
 mod copy;

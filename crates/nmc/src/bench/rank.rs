@@ -44,6 +44,8 @@ pub enum Role {
     Echo,
     /// The master of a cluster.
     Directory,
+    /// A node to which NIXL moves bytes.
+    Mover,
 }
 
 impl Role {
@@ -56,6 +58,7 @@ impl Role {
             Role::Owner => "owner",
             Role::Echo => "echo",
             Role::Directory => "directory",
+            Role::Mover => "mover",
         }
     }
 }
@@ -104,6 +107,7 @@ pub fn run(words: &[OsString]) -> Outcome {
         Some("owner") => super::cluster_rank::owner(&dir, rank, size, bytes)?,
         Some("echo") => super::cluster_rank::echo(bytes)?,
         Some("directory") => super::cluster_rank::directory(&dir, rank, size, bytes)?,
+        Some("mover") => super::cluster_nixl::owner(&dir, rank, bytes)?,
         Some("plain") => plain(&dir, rank, size, bytes).map_err(|e| Failure::os("a plain rank", &e))?,
         _ => return Err(misuse()),
     }
