@@ -402,6 +402,7 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
         "ssd.vs_mooncake.get.1MiB",
         "cluster.bytes_per_object",
         "cluster.lookup.1M",
+        "cluster.nixl",
         "cluster.vs_mooncake",
         "ep.gpu",
         "kv.peers",

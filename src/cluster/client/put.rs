@@ -457,9 +457,10 @@ impl Putting {
             _ => None,
         });
         let done: Vec<Done> = done.collect();
+        let nobody = done.is_empty();
         let failed = self.parts.iter().filter(|part| matches!(part.state, State::Failed));
         let tried = failed.map(|part| part.place.node).collect();
-        if !done.is_empty() && !lacks {
+        if !nobody && !lacks {
             self.step = Step::Ending;
             self.ends += 1;
             let crc = self.crc(cx);
@@ -471,8 +472,8 @@ impl Putting {
             return None;
         }
         cx.tell_master(PutRevoke { put: started.put, key: self.put.key.clone() });
-        // Whoever is busy may not be in a moment, and there was nobody else.
-        let busy = self.status == NMC_ERR_BUSY && cx.now + MAX_PAUSE_MS < self.deadline;
+        // Whoever is busy may not be in a moment, and there was nobody else. Who has taken it would say that it is there until it hears of the end.
+        let busy = self.status == NMC_ERR_BUSY && nobody && cx.now + MAX_PAUSE_MS < self.deadline;
         if (self.stale || busy) && self.starts < MAX_STARTS {
             self.starts += 1;
             return self.wait(Step::Waiting, if self.stale { NMC_ERR_STALE } else { NMC_ERR_BUSY }, cx);

@@ -148,8 +148,12 @@ fn get(client: &Cluster, key: &[u8], to: &mut [u8]) -> Result<(), Failure> {
 
 /// Adds the metrics, if NIXL is there.
 pub fn measure(run: &mut Run) -> Result<(), Failure> {
+    if run.is_quick() {
+        run.skip(NAME, "skipped: quick run");
+        return Ok(());
+    }
     if Library::get().is_err() {
-        run.note("cluster", "NIXL is not installed (make cluster-deps, NMC_NIXL): what it moves is left out");
+        run.skip(NAME, "NIXL is not installed: make cluster-deps, and NMC_NIXL as it says");
         return Ok(());
     }
     let scratch = Scratch::new()?;
