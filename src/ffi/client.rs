@@ -160,7 +160,7 @@ pub unsafe extern "C" fn nmc_client_mount(
 /// gone. Open its tier before this call: of a tier that is opened later, what memory does not have goes unless nothing was removed meanwhile.
 ///
 /// Heaps on a GPU are segments of `NMC_MEDIA_VRAM`. What others put there or read from there goes by way of host memory of this process, 256 MiB each way at a
-/// time (one value alone may be larger): a get waits for that by itself, a put for two seconds, then `NMC_ERR_BUSY`. NIXL moves none of it.
+/// time (one value may be larger): puts and gets wait for that by themselves, until their time is over. NIXL moves none of it.
 ///
 /// Waits until a master has taken the node as a member. The store stays open until the client is closed or `nmc_client_unmount` is called, also
 /// after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`.
@@ -286,7 +286,7 @@ pub extern "C" fn nmc_client_unregister(client: *mut nmc_client_t, memory: *mut 
 /// GPU: they are copied to host memory first, on a stream of the library: what your kernels write must be there when this is called.
 ///
 /// Asks the leader, sends the bytes to each owner, and tells the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (an owner
-/// that was chosen has the key; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY` (all that could have it are, also after two seconds), `NMC_ERR_STALE` (it was removed or evicted
+/// that was chosen has the key; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY`, `NMC_ERR_STALE` (it was removed or evicted
 /// at once), `NMC_ERR_LIMIT` (4,096 namespaces of the cluster have something), `NMC_ERR_UNAVAILABLE` (no master answers), `NMC_ERR_TIMEOUT` (it may have been put), `NMC_ERR_CANCELLED`,
 /// `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]

@@ -37,8 +37,9 @@ impl Token {
 
 /// What makes TLS of the connections of gRPC clients.
 pub fn certificates(tls: &Tls) -> Result<Renewed<ServerConfig>, Failure> {
+    let ca = tls.ca.as_deref().map(secure::lasting).transpose()?;
+    let tls = Tls { cert: secure::lasting(&tls.cert)?, key: secure::lasting(&tls.key)?, ca };
     let paths = [Some(&tls.cert), Some(&tls.key), tls.ca.as_ref()].into_iter().flatten().cloned().collect();
-    let tls = tls.clone();
     Ok(Renewed::new(paths, move || read(&tls))?)
 }
 

@@ -1,16 +1,16 @@
 //! A put: the master lets it begin, owners take it side by side, the master ends it. An owner that cannot is replaced by one of
-//! the spare places; never is the same owner tried twice with the same put. If another leader comes meanwhile, or all of them are
-//! busy, the whole of it begins again.
+//! the spare places; never is the same owner tried twice with the same put. If another leader comes meanwhile, or one
+//! of them says that it has room in a moment, the whole of it begins again.
 //!
 //! A value in parts: the master lets the whole begin, which is put as a stub; the parts are put under its id, each like a value; then the
 //! stub, whose end is the end of all. Until then nobody sees any of it, and if it does not come the master drops the parts.
 
 use super::stripes::Parts;
-use super::{Action, CANCEL_MS, Call, Cx, MAX_PAUSE_MS, Outcome, Pause, PutCall, Reply, Started, moving_ms};
+use super::{Action, CANCEL_MS, Call, Cx, Outcome, Pause, PutCall, Reply, Started, moving_ms};
 use crate::base::error::Result;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
-    nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED,
+    NMC_NOT_READY, NMC_OK, nmc_status_t,
 };
 use crate::cluster::types::{Cut, Media, Millis, ObjectKey};
 use crate::cluster::wire::{
@@ -20,7 +20,7 @@ use crate::cluster::wire::{
 
 /// The part of a call that speaks to the master.
 const MASTER: usize = usize::MAX;
-/// How often a put begins again because another leader came, or all who could have it are busy.
+/// How often a put begins again because another leader came.
 const MAX_STARTS: u32 = 8;
 
 /// One owner of a put.
@@ -85,6 +85,10 @@ pub(super) struct Putting {
     ends: u32,
     /// An owner has another leader by now.
     stale: bool,
+    /// An owner has room for it in a moment.
+    soon: bool,
+    /// An owner may have taken it, and nobody knows.
+    unsure: bool,
     pause: Pause,
     status: nmc_status_t,
 }
@@ -110,6 +114,8 @@ impl Putting {
             starts: 0,
             ends: 0,
             stale: false,
+            soon: false,
+            unsure: false,
             pause: Pause::default(),
             status: NMC_ERR_TIMEOUT,
         }
@@ -211,7 +217,7 @@ impl Putting {
             return Some(Outcome::of(places.status));
         }
         self.started = Some(Started { put: places.put, term: places.term });
-        (self.stale, self.ends) = (false, 0);
+        (self.stale, self.soon, self.ends) = (false, false, 0);
         self.parts.clear();
         self.copies = (places.copies as usize).min(places.places.len());
         self.spares = places.places;
@@ -427,6 +433,9 @@ impl Putting {
         part.state = State::Failed;
         let media = part.place.media;
         self.stale |= status == NMC_ERR_STALE;
+        self.soon |= status == NMC_NOT_READY;
+        self.unsure |= matches!(status, NMC_ERR_TIMEOUT | NMC_ERR_UNAVAILABLE);
+        let status = if status == NMC_NOT_READY { NMC_ERR_BUSY } else { status };
         // That somebody else put it is worth more than that there is no room.
         if self.status != NMC_ERR_EXISTS {
             self.status = status;
@@ -472,11 +481,13 @@ impl Putting {
             return None;
         }
         cx.tell_master(PutRevoke { put: started.put, key: self.put.key.clone() });
-        // Whoever is busy may not be in a moment, and there was nobody else. Who has taken it would say that it is there until it hears of the end.
-        let busy = self.status == NMC_ERR_BUSY && nobody && cx.now + MAX_PAUSE_MS < self.deadline;
-        if (self.stale || busy) && self.starts < MAX_STARTS {
+        // Who has taken it would say that it is there until it hears of the end.
+        if self.soon && nobody && !self.unsure && self.status != NMC_ERR_EXISTS && !self.stale {
+            return self.wait(Step::Waiting, NMC_ERR_BUSY, cx);
+        }
+        if self.stale && self.starts < MAX_STARTS {
             self.starts += 1;
-            return self.wait(Step::Waiting, if self.stale { NMC_ERR_STALE } else { NMC_ERR_BUSY }, cx);
+            return self.wait(Step::Waiting, NMC_ERR_STALE, cx);
         }
         Some(Outcome::of(self.status))
     }

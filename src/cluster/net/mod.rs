@@ -221,7 +221,7 @@ impl Net {
 
     fn send_all(&mut self, to: Peer, frame: &Frame, value: Option<(Spans, Option<u64>)>) -> Result<()> {
         let ticket = value.as_ref().and_then(|(_, ticket)| *ticket);
-        frame.encode(&mut self.buffer)?;
+        frame.encode(&mut self.buffer).inspect_err(|_| self.heard.extend(ticket.map(Heard::Lost)))?;
         let Some(link) = self.links.get_mut(&to.0) else {
             self.heard.extend(ticket.map(Heard::Lost));
             return Ok(());

@@ -61,6 +61,11 @@ pub fn failed(path: &Path, why: &dyn Display) -> Error {
     Error::new(NMC_ERR_INVALID_ARG, format!("{} can not be used for TLS: {why}", path.display()))
 }
 
+/// The same path, wherever the program goes (`chdir`).
+pub fn lasting(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| failed(path, &e))
+}
+
 /// What a file holds, if it is one, and not longer than certificates and keys are.
 fn text(path: &Path) -> Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(|e| failed(path, &e))?;
@@ -140,8 +145,8 @@ impl Ends {
 impl Identity {
     /// Reads the files.
     pub fn load(files: &Files) -> Result<Arc<Self>> {
+        let files = Files { cert: lasting(&files.cert)?, key: lasting(&files.key)?, ca: lasting(&files.ca)? };
         let paths = vec![files.cert.clone(), files.key.clone(), files.ca.clone()];
-        let files = files.clone();
         Renewed::new(paths, move || Ends::load(&files)).map(|ends| Arc::new(Self(ends)))
     }
 

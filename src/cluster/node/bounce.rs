@@ -9,9 +9,13 @@ use crate::base::memory;
 use crate::cluster::net::{ByNumber, Span};
 use crate::store::copy::Slice;
 use std::hash::Hash;
+use std::ops::RangeInclusive;
 
-/// Bytes for all values that are being put or read, unless one has more.
+/// Bytes for all values that are being put or read, besides one long one each way.
 pub const MOST: u64 = 512 << 20;
+
+/// Bytes of memory that is kept for the next value. What is shorter comes from memory that was touched anyway.
+const SPARE: RangeInclusive<u64> = 128 << 10..=64 << 20;
 
 /// Memory for a value, or for a part of it.
 pub struct Bounce {
@@ -24,9 +28,12 @@ pub struct Bounce {
 
 impl Bounce {
     fn new(offset: u64, bytes: u64) -> Result<Self> {
-        let mut memory = memory::zeroed::<u8>(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        Ok(Self::of(offset, memory::zeroed::<u8>(usize::try_from(bytes).unwrap_or(usize::MAX))?))
+    }
+
+    fn of(offset: u64, mut memory: Vec<u8>) -> Self {
         let first = memory.as_mut_ptr() as usize;
-        Ok(Self { memory, first, offset })
+        Self { memory, first, offset }
     }
 
     /// All of it, for those who move bytes.
@@ -59,34 +66,76 @@ impl Bounce {
 /// Those of one kind.
 pub struct Pool<K> {
     list: ByNumber<K, Bounce>,
+    /// Bytes of those that are not long.
     used: u64,
+    /// Bytes of the one that is; one at a time has memory of its own, so that nobody waits for the end of it, and it not for that of all others.
+    long: Option<u64>,
     most: u64,
+    /// Memory of one that has ended, for the next: the first touch of memory takes longer than the copies.
+    spare: Vec<u8>,
+}
+
+/// Who wants memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum For {
+    /// Somebody who waits for it.
+    Caller,
+    /// Nobody: it is a copy of what is elsewhere.
+    Copy,
 }
 
 impl<K: Copy + Eq + Hash> Pool<K> {
     fn new(most: u64) -> Self {
-        Self { list: ByNumber::default(), used: 0, most }
+        Self { list: ByNumber::default(), used: 0, long: None, most, spare: Vec::new() }
     }
 
-    /// Memory for these bytes of a value, and room to keep it. BUSY while others have too much; alone, each has as much as it needs.
-    pub fn make(&mut self, offset: u64, bytes: u64) -> Result<Bounce> {
+    fn is_long(&self, bytes: u64) -> bool {
+        bytes > self.most / 2
+    }
+
+    /// What all may have when one with so many bytes comes: the last eighth is for short ones, and copies leave half to the others.
+    fn limit(&self, bytes: u64, wanted: For) -> u64 {
+        match wanted {
+            For::Copy => self.most / 2,
+            For::Caller if bytes <= self.most / 256 => self.most,
+            For::Caller => self.most - self.most / 8,
+        }
+    }
+
+    /// Memory for these bytes of a value, and room to keep it. BUSY while others have too much.
+    pub fn make(&mut self, offset: u64, bytes: u64, wanted: For) -> Result<Bounce> {
         memory::reserve_map(&mut self.list, 1)?;
-        if self.used > 0 && self.used.saturating_add(bytes) > self.most {
-            let used = self.used;
+        let full = match self.is_long(bytes) {
+            true => self.long.is_some(),
+            false => self.used.saturating_add(bytes) > self.limit(bytes, wanted),
+        };
+        if full && bytes > 0 {
+            let used = self.used();
             crate::bail!(
                 NMC_ERR_BUSY,
                 "{used} bytes are on their way to the device or from it, and {bytes} are too many"
             );
         }
-        Bounce::new(offset, bytes)
+        // All of it is written to before anybody reads it, whatever it holds now.
+        match usize::try_from(bytes) {
+            Ok(bytes) if (bytes..=2 * bytes).contains(&self.spare.capacity()) && bytes > 0 => {
+                let mut memory = std::mem::take(&mut self.spare);
+                memory.resize(bytes, 0);
+                Ok(Bounce::of(offset, memory))
+            }
+            _ => Bounce::new(offset, bytes),
+        }
     }
 
     /// Keeps it.
     pub fn keep(&mut self, of: K, bounce: Bounce) {
-        self.used += bounce.memory.len() as u64;
-        if let Some(before) = self.list.insert(of, bounce) {
-            self.used -= before.memory.len() as u64;
+        self.end(of);
+        let bytes = bounce.memory.len() as u64;
+        match self.is_long(bytes) {
+            true => self.long = Some(bytes),
+            false => self.used += bytes,
         }
+        self.list.insert(of, bounce);
     }
 
     /// What is kept.
@@ -98,14 +147,21 @@ impl<K: Copy + Eq + Hash> Pool<K> {
     /// Nobody moves bytes of it any more.
     pub fn end(&mut self, of: K) {
         if let Some(bounce) = self.list.remove(&of) {
-            self.used -= bounce.memory.len() as u64;
+            let bytes = bounce.memory.len() as u64;
+            match self.is_long(bytes) {
+                true => self.long = None,
+                false => self.used -= bytes,
+            }
+            if SPARE.contains(&bytes) {
+                self.spare = bounce.memory;
+            }
         }
     }
 
     /// Bytes of all of them.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.used
+        self.used + self.long.unwrap_or(0)
     }
 }
 
@@ -113,7 +169,7 @@ impl<K: Copy + Eq + Hash> Pool<K> {
 pub struct Bounces {
     /// Of what is being put, until it is on the device.
     pub plans: Pool<Plan>,
-    /// Of what is being read. Reads have memory of their own: they are asked for again by themselves, and puts are not.
+    /// Of what is being read. Reads have memory of their own: readers who take their time keep no writers out.
     pub pins: Pool<u64>,
 }
 
@@ -130,7 +186,7 @@ mod tests {
     use super::super::storage::{Hold, Memory, Storage, Wanted};
     use super::super::{NodeStore, Pinned};
     use super::*;
-    use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, nmc_status_t};
+    use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, NMC_NOT_READY, nmc_status_t};
     use crate::cluster::types::{Media, ObjectKey, PutId};
     use crate::cluster::wire::Metadata;
     use crate::store::Store;
@@ -142,29 +198,45 @@ mod tests {
     }
 
     #[test]
-    fn there_is_as_much_at_a_time_as_was_said_and_one_alone_may_have_more() {
-        let mut pool = Pool::<u64>::new(100);
-        let first = pool.make(0, 60).unwrap();
-        pool.keep(1, first);
-        assert_eq!(status(pool.make(0, 41)), Some(NMC_ERR_BUSY));
-        let second = pool.make(0, 40).unwrap();
-        pool.keep(2, second);
-        let nothing = pool.make(0, 0).unwrap();
-        pool.keep(3, nothing);
-        assert_eq!((pool.used(), status(pool.make(0, 1))), (100, Some(NMC_ERR_BUSY)));
+    fn there_is_as_much_at_a_time_as_was_said_and_a_long_one_besides() {
+        let mut pool = Pool::<u64>::new(1024);
+        let make = |pool: &mut Pool<u64>, of, bytes, wanted| match pool.make(0, bytes, wanted) {
+            Ok(bounce) => {
+                pool.keep(of, bounce);
+                None
+            }
+            Err(error) => Some(error.status),
+        };
+        assert_eq!(make(&mut pool, 1, 500, For::Caller), None);
+        assert_eq!(make(&mut pool, 2, 400, For::Caller), Some(NMC_ERR_BUSY), "the last eighth is for short ones");
+        assert_eq!(make(&mut pool, 2, 13, For::Copy), Some(NMC_ERR_BUSY), "copies leave half to others");
+        assert_eq!(make(&mut pool, 2, 396, For::Caller), None);
+        for of in 3..35 {
+            assert_eq!(make(&mut pool, of, 4, For::Caller), None);
+        }
+        assert_eq!((pool.used(), make(&mut pool, 35, 1, For::Caller)), (1024, Some(NMC_ERR_BUSY)));
+        assert_eq!(make(&mut pool, 36, 0, For::Caller), None, "what is empty always has room");
+        // A long one comes beside all that, and one at a time; others do not wait for it.
+        assert_eq!(make(&mut pool, 40, 1 << 20, For::Caller), None);
+        assert_eq!(make(&mut pool, 41, 513, For::Caller), Some(NMC_ERR_BUSY));
+        assert_eq!(pool.used(), 1024 + (1 << 20));
         pool.end(1);
         pool.end(1);
-        assert_eq!(pool.used(), 40);
-        assert_eq!(status(pool.make(0, 1 << 20)), Some(NMC_ERR_BUSY), "not beside another");
-        pool.end(2);
-        let large = pool.make(0, 1 << 20).unwrap();
-        pool.keep(4, large);
-        assert_eq!(pool.used(), 1 << 20);
+        assert_eq!(make(&mut pool, 1, 300, For::Caller), None);
+        pool.end(40);
+        assert_eq!(make(&mut pool, 41, 513, For::Caller), None);
         let other = Bounce::new(0, 10).unwrap();
-        pool.keep(4, other);
-        assert_eq!(pool.used(), 10, "in the place of the former one");
-        pool.end(4);
-        assert_eq!(status(pool.make(0, u64::MAX / 2)), Some(NMC_ERR_NO_MEMORY), "what nobody has is refused");
+        pool.keep(41, other);
+        assert_eq!(pool.used(), 1024 - 200 + 10, "in the place of the former one");
+        (0..50).for_each(|of| pool.end(of));
+        // What is about as long as a former one has its memory.
+        let again = pool.make(0, 600_000, For::Caller).unwrap();
+        assert_eq!((again.memory.len(), again.memory.capacity(), pool.spare.capacity()), (600_000, 1 << 20, 0));
+        assert_eq!(
+            status(pool.make(0, u64::MAX / 2, For::Caller)),
+            Some(NMC_ERR_NO_MEMORY),
+            "what nobody has is refused"
+        );
         assert_eq!(pool.used(), 0);
     }
 
@@ -300,30 +372,30 @@ mod tests {
 
     #[test]
     fn who_would_have_too_much_is_told_to_come_again_and_nothing_was_done_for_it() {
-        let (store, mut node) = bed(true, 20_000);
-        let first = open(&mut node, 1, "a", 8000).unwrap();
+        let (store, mut node) = bed(true, 40_000);
+        let first = open(&mut node, 1, "a", 9000).unwrap();
         let used = node.used();
-        assert_eq!(status(open(&mut node, 2, "b", 4000)), Some(NMC_ERR_BUSY));
+        assert_eq!(status(open(&mut node, 2, "b", 9000)), Some(NMC_NOT_READY));
         assert_eq!(node.used(), used, "not a page was taken");
-        receive(&node, first, &value(1, 8000));
+        receive(&node, first, &value(1, 9000));
         node.commit(first).unwrap();
-        let second = open(&mut node, 2, "b", 12_000).unwrap();
-        receive(&node, second, &value(2, 12_000));
+        let second = open(&mut node, 2, "b", 9000).unwrap();
+        receive(&node, second, &value(2, 9000));
         node.commit(second).unwrap();
         // What is read does not wait for what is put, nor the other way round.
         let third = open(&mut node, 3, "c", 9000).unwrap();
         let (a, b) = (held(&mut node, first, "a"), held(&mut node, second, "b"));
-        assert_eq!(sent(&mut node, &a, 0, 8000).unwrap(), value(1, 8000));
-        assert_eq!(status(sent(&mut node, &b, 0, 12_000)), Some(NMC_ERR_BUSY));
-        assert_eq!(sent(&mut node, &b, 5, 2000).unwrap(), value(2, 12_000)[5..2005]);
-        assert!(node.pin_spans(b.pin, 0, 12_000).is_err(), "only what is ready is sent");
+        assert_eq!(sent(&mut node, &a, 0, 9000).unwrap(), value(1, 9000));
+        assert_eq!(status(sent(&mut node, &b, 0, 9000)), Some(NMC_ERR_BUSY));
+        assert_eq!(sent(&mut node, &b, 5, 2000).unwrap(), value(2, 9000)[5..2005]);
+        assert!(node.pin_spans(b.pin, 0, 9000).is_err(), "only what is ready is sent");
         node.unpin(a.pin);
         node.unpin(b.pin);
         let b = held(&mut node, second, "b");
-        assert_eq!(sent(&mut node, &b, 0, 12_000).unwrap(), value(2, 12_000));
+        assert_eq!(sent(&mut node, &b, 0, 9000).unwrap(), value(2, 9000));
         node.unpin(b.pin);
         node.abandon(third);
         assert_eq!(node.bounced(), (0, 0));
-        assert_eq!(read_here(&store, "b", 12_000), value(2, 12_000));
+        assert_eq!(read_here(&store, "b", 9000), value(2, 9000));
     }
 }

@@ -7,7 +7,8 @@ use super::{Action, Agent, Standing, Storage};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_STALE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_CUDA, NMC_ERR_INVALID_ARG, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE,
+    NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
 use crate::cluster::types::{Millis, Name, Peer, PutId};
 use crate::cluster::wire::{Answer, Done, Extent, Frame, Put, PutDone, Reserve, Reserved, Stopped, Verified, Verify};
@@ -491,7 +492,12 @@ impl<S: Storage> Agent<S> {
 fn said(done: Result<Done>) -> (nmc_status_t, Option<Done>) {
     match done {
         Ok(done) => (NMC_OK, Some(done)),
-        Err(error) => (if error.status == NMC_OK { NMC_ERR_BUSY } else { error.status }, None),
+        Err(error) => match error.status {
+            NMC_OK => (NMC_ERR_BUSY, None),
+            // Of a GPU that is nothing to whoever asks.
+            NMC_ERR_CUDA => (NMC_ERR_UNAVAILABLE, None),
+            status => (status, None),
+        },
     }
 }
 

@@ -5,12 +5,12 @@
 //! A segment is a rank of the store's world, with its number; the one behind them is the tier, if there is one. What a drop could not do is not forgotten: the position in the drop
 //! log is not kept then, so that the entries come again.
 
-use super::bounce::{self, Bounce, Bounces};
+use super::bounce::{self, Bounce, Bounces, For};
 use super::promoter::Promoter;
 use super::storage::{Hold, Memory, Offer, Part, Pinned, Plan, Storage, Tail, Wake, Wanted};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_NOT_READY};
 use crate::cluster::net::{ByNumber, Span, Spans};
 use crate::cluster::types::{Media, ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, Retired, SegmentInfo};
@@ -52,6 +52,12 @@ fn unavailable(error: Error) -> Error {
 
 fn unheld(pin: u64) -> Error {
     Error::new(NMC_ERR_NOT_FOUND, format!("nothing is held as {pin}"))
+}
+
+/// There is room in a moment, unlike in a heap that is full: whoever puts is to come again by itself.
+fn soon(error: Error) -> Error {
+    let status = if error.status == NMC_ERR_BUSY { NMC_NOT_READY } else { error.status };
+    Error { status, ..error }
 }
 
 /// The bytes of a plan are on the device already.
@@ -409,7 +415,8 @@ impl Storage for NodeStore {
         // Before there is a plan: others may have to go for that. What has no room in any case is the store's to refuse.
         let fits = length <= self.store.client().params().heap_bytes;
         let bounces = self.bounces.as_mut().filter(|_| fits);
-        let bounce = bounces.map(|bounces| bounces.plans.make(0, length)).transpose()?;
+        let wanted = if is_copy { For::Copy } else { For::Caller };
+        let bounce = bounces.map(|bounces| bounces.plans.make(0, length, wanted)).transpose().map_err(soon)?;
         let space = self.make_space(key.space())?;
         let (opened, _) = space.store.open_clustered(put.0, key.key(), length, &options)?;
         let plan = Plan { index: opened.index, epoch: opened.epoch };
@@ -545,7 +552,7 @@ impl Storage for NodeStore {
     fn ready(&mut self, pin: u64, offset: u64, bytes: u64) -> Result<()> {
         let Some(bounces) = self.bounces.as_mut().filter(|_| bytes > 0) else { return Ok(()) };
         let held = *self.pins.get(&pin).ok_or_else(|| unheld(pin))?;
-        let bounce = bounces.pins.make(offset, bytes)?;
+        let bounce = bounces.pins.make(offset, bytes, For::Caller)?;
         self.store.read_view(held, offset, &Pieces::Slices(&[bounce.slice()]))?;
         bounces.pins.keep(pin, bounce);
         Ok(())

@@ -6,8 +6,8 @@ use super::{Action, Agent, Storage};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED,
-    NMC_OK, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_CUDA, NMC_ERR_NOT_FOUND, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
+    NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
 use crate::cluster::types::{Millis, ObjectKey, Peer, PutId};
 use crate::cluster::wire::{Answer, CancelFetch, Expire, Fetch, Fetched, Frame, Metadata};
@@ -62,7 +62,7 @@ fn refused(status: nmc_status_t) -> Fetched {
 
 /// The answer if a value cannot be held: nothing of it is under way.
 fn unheld(status: nmc_status_t) -> Fetched {
-    refused(if status == NMC_ERR_TIMEOUT { NMC_ERR_UNAVAILABLE } else { status })
+    refused(if matches!(status, NMC_ERR_TIMEOUT | NMC_ERR_CUDA) { NMC_ERR_UNAVAILABLE } else { status })
 }
 
 impl<S: Storage> Agent<S> {
