@@ -35,22 +35,25 @@ pub const EACH: usize = 32;
 /// How long the samples of a metric may take: the area ends in time whatever the machine is busy with.
 const LIMIT: Duration = Duration::from_secs(12);
 
-/// A size of values that are compared with a stream.
-struct Size {
-    bytes: usize,
-    /// How many are read in turn.
-    objects: usize,
+/// A size of values.
+pub struct Size {
+    /// Bytes of each.
+    pub bytes: usize,
     /// How many are a sample.
-    sample: usize,
-    rounds: usize,
-    get: &'static str,
-    put: &'static str,
+    pub sample: usize,
+    /// How many samples.
+    pub rounds: usize,
+    /// What is measured of reading them.
+    pub get: &'static str,
+    /// The same of writing.
+    pub put: &'static str,
 }
 
-const SIZES: [Size; 3] = [
-    Size { bytes: MIB, objects: 32, sample: 8, rounds: 400, get: "cluster.get.1MiB", put: "cluster.put.1MiB" },
-    Size { bytes: 8 * MIB, objects: 8, sample: 2, rounds: 200, get: "cluster.get.8MiB", put: "cluster.put.8MiB" },
-    Size { bytes: 64 * MIB, objects: 2, sample: 1, rounds: 80, get: "cluster.get.64MiB", put: "cluster.put.64MiB" },
+/// What is compared with a stream, and how many of each size are read in turn.
+const SIZES: [(Size, usize); 3] = [
+    (Size { bytes: MIB, sample: 8, rounds: 400, get: "cluster.get.1MiB", put: "cluster.put.1MiB" }, 32),
+    (Size { bytes: 8 * MIB, sample: 2, rounds: 200, get: "cluster.get.8MiB", put: "cluster.put.8MiB" }, 8),
+    (Size { bytes: 64 * MIB, sample: 1, rounds: 80, get: "cluster.get.64MiB", put: "cluster.put.64MiB" }, 2),
 ];
 
 /// Families of keys.
@@ -86,8 +89,8 @@ pub fn measure(run: &mut Run) {
     let Some(mut parts) = parts else { return };
     run.measure("cluster.get.1KiB", |run| small_gets(run, &mut parts));
     run.measure("cluster.put.1KiB", |run| small_puts(run, &mut parts));
-    for size in &SIZES {
-        run.measure(size.get, |run| large(run, &mut parts, size));
+    for (size, objects) in &SIZES {
+        run.measure(size.get, |run| large(run, &mut parts, size, *objects));
     }
     run.measure("cluster.lookup.batch128", |run| master::lookups(run, &mut parts));
     run.measure("cluster.put_start", |run| master::starts(run, &mut parts));
@@ -308,11 +311,11 @@ fn small_puts(run: &mut Run, parts: &mut Parts) -> Result<(), Failure> {
     Ok(())
 }
 
-fn large(run: &mut Run, parts: &mut Parts, size: &Size) -> Result<(), Failure> {
+fn large(run: &mut Run, parts: &mut Parts, size: &Size, objects: usize) -> Result<(), Failure> {
     const STREAM: &str = "the same bytes over one TCP connection, same processes";
     let Parts { knowing: client, stream, .. } = parts;
     let (bytes, sample, rounds) = (size.bytes, size.sample, run.reps(2, size.rounds));
-    let objects = run.reps(sample, size.objects);
+    let objects = run.reps(sample, objects);
     let (keys, values) = (Slices::keys(family::READ, 0..objects as u64), Slices::noise(1, bytes));
     let (keys, value) = (keys.all(), values.all().item(0));
     let mut to = (Buffers::new(1, bytes)?, Buffers::new(1, bytes)?);

@@ -1,7 +1,7 @@
 //! The same puts and gets of Mooncake Store, if it is installed: `scripts/bench_mooncake.sh` starts its master, a process that owns
 //! the memory, and one that reads and writes without a copy when it is told. Its samples and ours take turns.
 
-use super::cluster::{family, in_turn};
+use super::cluster::{Size, family, in_turn};
 use super::cluster_library::Client;
 use super::ssd::Side;
 use super::ssd_library::Buffers;
@@ -13,16 +13,6 @@ use std::time::Instant;
 
 /// What the metrics are called together.
 pub const NAME: &str = "cluster.vs_mooncake";
-
-/// A size of values.
-struct Size {
-    bytes: usize,
-    /// How many are a sample.
-    sample: usize,
-    rounds: usize,
-    get: &'static str,
-    put: &'static str,
-}
 
 const SIZES: [Size; 4] = [
     Size {

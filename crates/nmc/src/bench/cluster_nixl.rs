@@ -1,7 +1,7 @@
 //! What NIXL moves for a cluster, against NIXL alone: the same bytes, written from registered memory of one process to that of another, with nobody who
 //! asks where to, looks at them or is told. Here the parts are called from Rust, since they tell how much NIXL has moved. Where NIXL is not installed (`make cluster-deps`, `NMC_NIXL`) the metrics are left out.
 
-use super::cluster::{Directory, MIB, add, in_turn, line};
+use super::cluster::{Directory, MIB, Size, add, in_turn, line};
 use super::cluster_rank::{say, wire};
 use super::crowd::{Rank, Scratch};
 use super::rank::{self, Role};
@@ -31,14 +31,6 @@ const REGION: u32 = 1;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of the largest value.
 const MOST: usize = 64 * MIB;
-
-struct Size {
-    bytes: usize,
-    sample: usize,
-    rounds: usize,
-    get: &'static str,
-    put: &'static str,
-}
 
 const SIZES: [Size; 3] = [
     Size { bytes: MIB, sample: 8, rounds: 100, get: "cluster.nixl.get.1MiB", put: "cluster.nixl.put.1MiB" },
