@@ -16,7 +16,7 @@ PEERS := benches/target/release/kv_peers
 SONAME := libnanomc.so.$(shell sed -n 's/^version = "\([0-9]*\)\..*/\1/p' Cargo.toml)
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help demo test install package wheel python-test bench peers soak docs bless kernels cluster-deps clean lib tools configure built tested loom shuttle
+.PHONY: help demo test install package wheel python-test bench peers soak docs bless kernels cluster-deps clean lib tools configure built tested
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -111,11 +111,3 @@ built: configure
 
 tested:
 	$(LINTED) test --workspace --locked
-	@$(MAKE) --no-print-directory loom
-	@$(MAKE) --no-print-directory shuttle
-
-shuttle:
-	$(CARGO) test --locked -p nanomc --lib --features shuttle kv::schedules
-
-loom:
-	$(CARGO) test --locked -p nanomc --lib --features loom

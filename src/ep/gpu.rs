@@ -15,9 +15,7 @@ use std::sync::Arc;
 /// Most experts of a rank that the pack kernel can count.
 pub(super) const MAX_LOCAL_EXPERTS: u32 = 1024;
 /// Threads of a block that packs; see kernels/ep.cu.
-const PACK_THREADS: u32 = 256;
-/// Two to this power are the blocks that share the rows of an expert. Lists alone are made by one.
-const PACK_SHARE_BITS: u32 = 2;
+pub(super) const PACK_THREADS: u32 = 256;
 /// Vectors of 16 bytes, or for quantising elements, that a warp works on at a time; see kernels/ep.cu.
 const SEND_UNIT: u32 = 64;
 const QUANTISE_UNIT: u32 = 512;
@@ -76,7 +74,7 @@ impl Early {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepLaunch {
     pub(super) kind: CallKind,
-    /// Blocks a rank, and threads a block, a multiple of 32; pack has its own numbers.
+    /// Blocks a rank, or for a pack an expert, and threads a block, a multiple of 32.
     pub(super) blocks: u32,
     pub(super) threads: u32,
     pub(super) early: Early,
@@ -161,20 +159,18 @@ impl Gpu {
         let n = u32::try_from(ranks.len()).unwrap_or(0);
         let parts = pieces(how.kind, &first.0);
         let (early, parts_inverse) = (how.early.bits(), u32::MAX / parts);
-        let share_bits = if first.1.out.is_none() { 0 } else { PACK_SHARE_BITS };
+        // Lists alone are made by one block an expert.
+        let share_bits = if first.1.out.is_none() { 0 } else { how.blocks.trailing_zeros() };
         let mut all = Ranks { rank: [first.0; N], call: [first.1; N], n, early, parts, parts_inverse, share_bits };
         for (i, (rank, call)) in ranks.iter().enumerate() {
             all.rank[i % N] = *rank;
             all.call[i % N] = *call;
         }
-        let (grid, threads) = match how.kind {
-            CallKind::Pack => ((n, first.0.n_local << share_bits), PACK_THREADS),
-            _ => ((n, how.blocks), how.threads),
-        };
+        let blocks = if how.kind == CallKind::Pack { first.0.n_local << share_bits } else { how.blocks };
         let spread = how.kind == CallKind::Dispatch && how.early != Early::Never;
         let launch = Launch {
-            grid,
-            threads,
+            grid: (n, blocks),
+            threads: how.threads,
             shared_bytes: if spread { how.spread } else { 0 },
             // A pack has many blocks: placed while a dispatch waits they would take the room of another rank's dispatch.
             overlaps: how.early != Early::Sharing || how.kind != CallKind::Pack,

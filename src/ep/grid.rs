@@ -4,7 +4,7 @@
 use super::Ep;
 use super::call_group::Pending;
 use super::calls::{BOTH, Call, CallKind, RECV};
-use super::gpu::{Early, Gpu, SPREAD_ONE, SPREAD_TWO, StepLaunch};
+use super::gpu::{Early, Gpu, PACK_THREADS, SPREAD_ONE, SPREAD_TWO, StepLaunch};
 use crate::base::error::Result;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,6 +17,10 @@ const COMBINE_THREADS: u32 = 448;
 /// is free beside them is whole multiprocessors, which products of experts often need.
 const WIDE_COMBINE_THREADS: u32 = 896;
 const SCATTER_THREADS: u32 = 448;
+/// Blocks that share the rows of an expert in a pack, a power of two. Where other ranks pack beside it, so many that all have room at
+/// once: what a block does before its first row would be done twice, one after the other.
+const PACK_SHARE: u32 = 4;
+const PACK_SHARE_BESIDE: u32 = 2;
 /// Blocks of a rank by default, and at most.
 pub(super) const USUAL_BLOCKS: u32 = 32;
 pub(super) const MAX_BLOCKS: u32 = 128;
@@ -95,7 +99,8 @@ impl Ep {
             CallKind::Combine if n >= self.grid.sharing => (self.shape.blocks, COMBINE_THREADS),
             CallKind::Combine => (self.grid.combine, WIDE_COMBINE_THREADS),
             CallKind::Scatter => (self.grid.scatter, SCATTER_THREADS),
-            CallKind::Pack => (0, 0),
+            CallKind::Pack if n >= self.grid.sharing => (PACK_SHARE, PACK_THREADS),
+            CallKind::Pack => (PACK_SHARE_BESIDE, PACK_THREADS),
         };
         let early = if self.is_alone(call, calls) { Early::Alone } else { self.early(n) };
         StepLaunch { kind: call.kind, blocks, threads, early, spread: self.grid.spread }

@@ -24,8 +24,6 @@ mod groups;
 pub mod hash;
 pub mod place;
 mod pool;
-#[cfg(all(feature = "shuttle", test))]
-mod schedules;
 mod seq;
 pub mod transfer;
 

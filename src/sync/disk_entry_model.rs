@@ -1,4 +1,4 @@
-//! Models of the entries of values on disk, on the functions of `disk_entry` themselves. Runs with `make loom`; each control
+//! Models of the entries of values on disk, on the functions of `disk_entry` themselves. Runs with `cargo test -p nanomc-loom`; each control
 //! is a broken variant that the model must catch.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a model reports by failing")]
 

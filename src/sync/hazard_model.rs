@@ -1,5 +1,5 @@
 //! Model of handle use against destruction, on the functions of `hazard` themselves.
-//! Runs with `make loom`; each control is a broken variant that the model must catch.
+//! Runs with `cargo test -p nanomc-loom`; each control is a broken variant that the model must catch.
 #![allow(clippy::unwrap_used, reason = "a model reports by failing")]
 
 use super::hazard;

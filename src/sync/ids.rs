@@ -5,10 +5,7 @@
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT};
-#[cfg(not(feature = "shuttle"))]
 use crate::sync::atomic::{AtomicU64, Ordering};
-#[cfg(feature = "shuttle")]
-use shuttle::sync::atomic::{AtomicU64, Ordering};
 
 struct Entry {
     id: AtomicU64,

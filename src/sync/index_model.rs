@@ -1,5 +1,5 @@
 //! Models of the index, on the functions of `index` themselves: a key that is in the index throughout is never missed,
-//! whatever the master does to the rest. Runs with `make loom`; each control is a broken variant that the model must
+//! whatever the master does to the rest. Runs with `cargo test -p nanomc-loom`; each control is a broken variant that the model must
 //! catch.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a model reports by failing")]
 

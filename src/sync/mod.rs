@@ -1,6 +1,5 @@
 //! Atomics that a model checker can replace, and the few primitives built straight on them.
-//! With the feature `loom` the same code runs on loom's types; nothing else in the crate may know about it. With `shuttle`
-//! the locks of the KV cache, and the table of its ids, are shuttle's.
+//! With the feature `loom`, in crates/loom, the same code runs on loom's types; nothing else may know about it.
 #![allow(unsafe_code, reason = "madvise, membarrier and futex are system calls")]
 
 pub mod barrier;

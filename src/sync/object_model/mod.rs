@@ -1,5 +1,5 @@
 //! Models of how an object is published, pinned, killed and reused, on the functions of `object` themselves.
-//! Runs with `make loom`. Each part checks one promise; each control replaces one step by a broken form, and the model
+//! Runs with `cargo test -p nanomc-loom`. Each part checks one promise; each control replaces one step by a broken form, and the model
 //! must complain about that.
 //!
 //! An object here holds its epoch in every field and page, so that a read tells whose bytes it saw; where nobody may

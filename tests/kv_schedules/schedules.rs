@@ -1,19 +1,41 @@
-//! The cache under thousands of schedules (`make shuttle`): three threads open, grow, fork, commit and close sequences with
+//! The cache under thousands of schedules (`cargo test --test kv_schedules`): three threads open, grow, fork, commit and close sequences with
 //! equal beginnings in a cache that is too small for them, so that blocks and sequences are evicted. Every sequence must read
 //! the words that were written for its own tokens, and in the end no block is lost or held.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may")]
 
-use super::cache::Cache;
-use super::config::{Config, WhenFull};
-use super::hash::{Algo, Chain, Key};
-use super::pool::evict::Kind;
-use super::seq::{Open, State};
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
+use crate::kv::evict::Kind;
+use crate::kv::hash::{Algo, Chain, Key};
+use crate::kv::{Cache, Config, Open, State, WhenFull};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+
+/// A test, and for a control what it must fail with.
+type Test = (&'static str, fn(), Option<&'static str>);
+
+/// All of them.
+pub const ALL: [Test; 5] = [
+    (
+        "sequences_that_evict_each_other_read_their_own_words",
+        sequences_that_evict_each_other_read_their_own_words,
+        None,
+    ),
+    ("sequences_that_are_refused_read_their_own_words", sequences_that_are_refused_read_their_own_words, None),
+    (
+        "control_an_engine_that_writes_to_blocks_it_no_longer_has_is_caught",
+        control_an_engine_that_writes_to_blocks_it_no_longer_has_is_caught,
+        Some("reads another's word"),
+    ),
+    ("a_sequence_is_read_as_itself_or_not_at_all", a_sequence_is_read_as_itself_or_not_at_all, None),
+    (
+        "control_a_hint_that_is_believed_reads_another_sequence",
+        control_a_hint_that_is_believed_reads_another_sequence,
+        Some("the tokens of another sequence were read"),
+    ),
+];
 
 const SIZE: u32 = 2;
 const THREADS: u64 = 3;
@@ -181,7 +203,6 @@ fn under_schedules(model: impl Fn() + Send + Sync + Clone + 'static) {
     shuttle::Runner::new(RandomScheduler::new(10_000), config()).run(model);
 }
 
-#[test]
 fn sequences_that_evict_each_other_read_their_own_words() {
     let met = Arc::new(Met::default());
     let seen = Arc::clone(&met);
@@ -191,7 +212,6 @@ fn sequences_that_evict_each_other_read_their_own_words() {
     }
 }
 
-#[test]
 fn sequences_that_are_refused_read_their_own_words() {
     let met = Arc::new(Met::default());
     let seen = Arc::clone(&met);
@@ -201,8 +221,6 @@ fn sequences_that_are_refused_read_their_own_words() {
     }
 }
 
-#[test]
-#[should_panic(expected = "reads another's word")]
 fn control_an_engine_that_writes_to_blocks_it_no_longer_has_is_caught() {
     let met = Arc::new(Met::default());
     let world = || World { careless: true, ..World::new(6, WhenFull::EvictSequence) };
@@ -232,7 +250,6 @@ fn slot_is_reused(read: fn(&World, u64) -> Option<Vec<u32>>) {
     world.is_clean();
 }
 
-#[test]
 fn a_sequence_is_read_as_itself_or_not_at_all() {
     under_schedules(|| {
         slot_is_reused(|world, id| match world.cache.read(id, |seq| Ok(seq.pending.clone())) {
@@ -245,8 +262,6 @@ fn a_sequence_is_read_as_itself_or_not_at_all() {
     });
 }
 
-#[test]
-#[should_panic(expected = "the tokens of another sequence were read")]
 fn control_a_hint_that_is_believed_reads_another_sequence() {
     under_schedules(|| {
         slot_is_reused(|world, id| {
