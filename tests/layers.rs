@@ -35,7 +35,6 @@ const ROOMS: &[(&str, Table)] = &[("kv", KV)];
 type Table = &'static [(&'static str, &'static [&'static str])];
 
 const KV: Table = &[
-    ("schedules", &["cache", "config", "seq", "pool", "hash"]),
     ("facade", &["transfer", "place", "cache", "seq", "config", "pool", "groups", "error", "block", "hash"]),
     ("transfer", &["place", "cache", "block", "hash"]),
     ("place", &["cache", "seq", "groups", "error", "block"]),
