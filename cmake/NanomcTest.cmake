@@ -168,6 +168,7 @@ if(NOT NANOMC_PREBUILT)
     COMMAND "${CMAKE_COMMAND}" -E create_symlink libnanomc.so "${NMC_CRASH}/libnanomc.so.${PROJECT_VERSION_MAJOR}"
     BYPRODUCTS "${NMC_CRASH}/libnanomc.so"
     WORKING_DIRECTORY "${NANOMC_ROOT}" COMMENT "libnanomc with crash points" USES_TERMINAL VERBATIM)
+  add_dependencies(nanomc_crash nanomc_build) # cargo's own tests may be built just now: what takes longest does not wait for that
 endif()
 function(nmc_add_crash_program)
   cmake_parse_arguments(PARSE_ARGV 0 P "" "NAME" "SOURCES")

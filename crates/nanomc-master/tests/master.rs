@@ -627,6 +627,9 @@ async fn people_see_segments_members_and_keys() {
     }
     assert!(own.master.get_with("GET", "/nowhere", None).0.starts_with("HTTP/1.1 404 "));
     assert!(own.master.get_with("GET", "/admin/key", None).0.starts_with("HTTP/1.1 400 "));
+    for bad in ["/admin/keys?cursor=x", "/admin/keys?prefix=%f", "/admin/keys?space=%zz", "/admin/key?key=a&space=%"] {
+        assert!(own.master.get_with("GET", bad, None).0.starts_with("HTTP/1.1 400 "), "{bad}");
+    }
     assert!(own.master.get_with("POST", "/admin/status", None).0.starts_with("HTTP/1.1 405 "));
     let page = own.master.get("/");
     let head = own.master.get_with("GET", "/", None).0;

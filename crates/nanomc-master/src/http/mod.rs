@@ -200,8 +200,9 @@ impl Admin {
     }
 
     async fn key(&self, query: &str) -> Result<Answer, Answer> {
-        let [space, key] = ["space", "key"].map(|name| parameter(query, name).unwrap_or_default());
-        let key = ObjectKey::new(&space, &key);
+        let given = parameters(query, ["space", "key"]);
+        let [space, key] = given.map_err(|why| refuse(StatusCode::BAD_REQUEST, &why))?;
+        let key = ObjectKey::new(&space.unwrap_or_default(), &key.unwrap_or_default());
         let key = key.map_err(|error| refuse(StatusCode::BAD_REQUEST, &error.message))?;
         let (seen, replicas) =
             self.look(move |master, now| (Seen::of(master, now), master.replicas(&key, now))).await?;
@@ -234,11 +235,19 @@ impl Admin {
     }
 
     async fn keys(&self, query: &str) -> Result<Answer, Answer> {
-        let (space, prefix) = (parameter(query, "space"), parameter(query, "prefix").unwrap_or_default());
-        let cursor = parameter(query, "cursor").and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok());
+        let given = parameters(query, ["space", "prefix", "cursor"]);
+        let [space, prefix, cursor] = given.map_err(|why| refuse(StatusCode::BAD_REQUEST, &why))?;
+        let prefix = prefix.unwrap_or_default();
+        let cursor = match cursor {
+            None => 0,
+            Some(text) => std::str::from_utf8(&text)
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .ok_or_else(|| refuse(StatusCode::BAD_REQUEST, "cursor is what the page before gave as next"))?,
+        };
         let look = move |master: &Master, now: Millis| {
             let wanted = Wanted { space: space.as_deref(), prefix: &prefix, limit: MAX_PAGE };
-            master.keys(cursor.unwrap_or(0), wanted, now)
+            master.keys(cursor, wanted, now)
         };
         let (keys, next) =
             self.look(look).await?.map_err(|error| refuse(StatusCode::SERVICE_UNAVAILABLE, &error.message))?;
@@ -266,10 +275,21 @@ fn hex(number: u64) -> Json {
     format!("{number:016x}").into()
 }
 
-/// A parameter of a query, without its escapes.
-fn parameter(query: &str, name: &str) -> Option<Vec<u8>> {
-    let (_, value) = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(given, _)| *given == name)?;
-    let mut bytes = value.bytes();
+/// Parameters of a query, without their escapes; or what is wrong with one.
+fn parameters<const N: usize>(query: &str, names: [&str; N]) -> Result<[Option<Vec<u8>>; N], String> {
+    let mut found = [const { None }; N];
+    for (name, to) in names.into_iter().zip(&mut found) {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        if let Some((_, value)) = pairs.find(|(given, _)| *given == name) {
+            let plain = unescaped(value).ok_or_else(|| format!("{name}: after % there are two hexadecimal digits"))?;
+            *to = Some(plain);
+        }
+    }
+    Ok(found)
+}
+
+fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = text.bytes();
     let mut out = Vec::new();
     while let Some(byte) = bytes.next() {
         out.push(match byte {
@@ -290,10 +310,14 @@ mod tests {
 
     #[test]
     fn parameters_are_bytes_whatever_they_are() {
-        assert_eq!(parameter("a=1&key=x%00%ffy+z", "key"), Some(b"x\0\xffy z".to_vec()));
-        assert_eq!(parameter("key=", "key"), Some(Vec::new()));
-        for bad in ["", "key", "kex=1", "key=%", "key=%f", "key=%zz"] {
-            assert_eq!(parameter(bad, "key"), None, "{bad}");
+        let found = |query| parameters(query, ["key"]).map(|[key]| key);
+        assert_eq!(found("a=1&key=x%00%ffy+z"), Ok(Some(b"x\0\xffy z".to_vec())));
+        assert_eq!(found("key="), Ok(Some(Vec::new())));
+        for none in ["", "key", "kex=1"] {
+            assert_eq!(found(none), Ok(None), "{none}");
+        }
+        for bad in ["key=%", "key=%f", "key=%zz"] {
+            assert!(found(bad).is_err(), "{bad}");
         }
     }
 }

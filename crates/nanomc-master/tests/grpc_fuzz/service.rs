@@ -1,15 +1,20 @@
 //! The service over gRPC with a directory behind it, and whoever asks it something: requests as bytes, a number and a length in front of each.
+//! And the same directory over HTTP, where a request is its path and query.
 
+use http::{StatusCode, Uri};
+use hyper::body::Body as _;
 use nanomc::cluster::directory::{Config, Elected, Event, Master, Member};
 use nanomc::cluster::net::Limits;
 use nanomc::cluster::run::master::{Handle, Service};
 use nanomc::cluster::types::{Media, NodeId, Position, incarnation_of};
 use nanomc::cluster::wire::{self, Facts, Join, Message, News, Report, SegmentInfo, SnapshotEnd};
+use nanomc_master::auth::Token;
 use nanomc_master::directory::Directory;
 use nanomc_master::grpc::Grpc;
+use nanomc_master::http::Admin;
 use nanomc_master::proto::v1::{self, master_service_server::MasterService as _};
 use prost::Message as _;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tonic::{Code, Request, Response, Status};
@@ -27,6 +32,7 @@ const KNOWN: u64 = 8;
 pub struct Asked {
     handle: Handle,
     service: Grpc,
+    admin: Admin,
     runtime: Runtime,
     puts: Vec<u64>,
 }
@@ -42,8 +48,11 @@ impl Asked {
         let writer = handle.clone();
         std::thread::spawn(move || changes.iter().for_each(|number| writer.tell(Event::Recorded(number, true))));
         let service = Grpc::new(Directory::new(handle.clone()));
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        Self { handle, service, runtime, puts: Vec::new() }
+        let admin = Admin::new(Directory::new(handle.clone()), Token::new(None), Arc::default());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let mut asked = Self { handle, service, admin, runtime, puts: Vec::new() };
+        asked.begin();
+        asked
     }
 
     fn call(&self, message: impl Into<Message>) -> Message {
@@ -102,6 +111,14 @@ impl Asked {
         }
         let looked = self.runtime.block_on(Directory::new(self.handle.clone()).look(|master, _| master.leads()));
         assert_eq!(looked, Some(Some(TERM)), "the directory goes on");
+    }
+
+    /// What HTTP answers to `target`, unless it is none: then the server refuses it by itself.
+    pub fn look(&self, target: &[u8]) -> Option<StatusCode> {
+        let request = http::Request::get(Uri::try_from(target).ok()?).body(()).ok()?;
+        let answer = self.runtime.block_on(self.admin.answer(&request));
+        assert!(answer.body().size_hint().exact() > Some(0), "{answer:?}");
+        Some(answer.status())
     }
 
     fn known(&self, put: &mut u64) {
@@ -276,4 +293,22 @@ pub fn examples() -> Vec<Vec<u8>> {
     example(23, v1::NotifyOffloadSuccessRequest { node_name: node_name(), secret, objects: objects.clone() }, to);
     example(24, v1::BatchEvictDiskReplicaRequest { node_name: node_name(), secret, objects }, to);
     examples
+}
+
+/// What the page asks, and people.
+pub fn targets() -> Vec<Vec<u8>> {
+    let targets = [
+        "/",
+        "/health",
+        "/metrics",
+        "/admin/status",
+        "/admin/members",
+        "/admin/segments",
+        "/admin/key?space=kv&key=there",
+        "/admin/key?key=%00%ff+x",
+        "/admin/keys?cursor=0&space=kv&prefix=t",
+        "/admin/keys?cursor=4294967295",
+        "/admin/slow",
+    ];
+    targets.map(|target| target.as_bytes().to_vec()).to_vec()
 }
