@@ -370,45 +370,30 @@ impl Client {
         }
     }
 
-    /// Copies bytes into pieces, from byte `skip` of them on; for memory of a device.
-    pub(super) fn deliver(&self, pieces: &Pieces<'_>, mut skip: u64, bytes: &[u8]) -> Result<()> {
-        let Some(device) = self.member.device() else { return Ok(()) };
+    /// Copies bytes into pieces of whatever memory that have room for them, from byte `skip` of them on.
+    pub(super) fn deliver(&self, pieces: &Pieces<'_>, skip: u64, bytes: &[u8]) -> Result<()> {
+        let device = match self.member.device() {
+            Some(device) if !self.is_host(pieces)? => device,
+            _ => {
+                return spread(pieces, skip, bytes, |from, to, bytes| {
+                    // SAFETY: see `Pieces`; it is written no further than it reaches.
+                    unsafe { sys::copy(from, to, bytes) };
+                    Ok(())
+                });
+            }
+        };
         let mut copier = match self.copiers.lock().pop() {
             Some(copier) => copier,
             None => Copier::new(device)?,
         };
         let moved = device.with_current(|| {
-            let mut left = bytes;
-            let moved = pieces.each(|address, room| {
-                let passed = skip.min(room);
-                skip -= passed;
-                let step = usize::try_from(room - passed).unwrap_or(usize::MAX).min(left.len());
-                let (now, later) = left.split_at(step);
-                left = later;
-                if now.is_empty() {
-                    return Ok(());
-                }
-                copier.copy(now.as_ptr() as u64, address + passed, now.len() as u64, Some(Ordinary::Source))
-            });
+            let moved =
+                spread(pieces, skip, bytes, |from, to, bytes| copier.copy(from, to, bytes, Some(Ordinary::Source)));
             // Also after a failure: nothing may be in flight when the bytes go.
             moved.and(copier.finish())
         });
         self.copiers.lock().push(copier);
         moved
-    }
-
-    /// Copies bytes into pieces of whatever memory that have room for them.
-    pub(super) fn hand_over(&self, pieces: &Pieces<'_>, mut bytes: &[u8]) -> Result<()> {
-        if !self.is_host(pieces)? {
-            return self.deliver(pieces, 0, bytes);
-        }
-        pieces.each(|address, room| {
-            let (now, later) = bytes.split_at(usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len()));
-            // SAFETY: see `Pieces`; it is written no further than it reaches.
-            unsafe { sys::copy(now.as_ptr() as u64, address, now.len() as u64) };
-            bytes = later;
-            Ok(())
-        })
     }
 
     /// CRC32C of the first `bytes` bytes of a page of a rank's heap, of an object that is pinned or planned.
@@ -514,11 +499,34 @@ pub(super) fn copy_by_cpu(cursor: &mut Cursor<'_>, pieces: &Pieces<'_>, into: bo
     })
 }
 
+/// The steps of a copy of bytes into pieces, from byte `skip` of them on: from where, to where, how many.
+fn spread(
+    pieces: &Pieces<'_>,
+    mut skip: u64,
+    bytes: &[u8],
+    mut step: impl FnMut(u64, u64, u64) -> Result<()>,
+) -> Result<()> {
+    let mut left = bytes;
+    pieces.each(|address, room| {
+        let passed = skip.min(room);
+        skip -= passed;
+        let (now, later) = left.split_at(usize::try_from(room - passed).unwrap_or(usize::MAX).min(left.len()));
+        left = later;
+        if now.is_empty() { Ok(()) } else { step(now.as_ptr() as u64, address + passed, now.len() as u64) }
+    })
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     /// Stores bytes in a piece of a test.
     pub fn copy_to(bytes: &[u8], address: u64) {
         // SAFETY: see `Pieces`; the test made them.
         unsafe { super::sys::copy(bytes.as_ptr() as u64, address, bytes.len() as u64) };
+    }
+
+    /// The other way.
+    pub fn copy_from(address: u64, bytes: &mut [u8]) {
+        // SAFETY: as above.
+        unsafe { super::sys::copy(address, bytes.as_mut_ptr() as u64, bytes.len() as u64) };
     }
 }

@@ -8,7 +8,7 @@ use super::backing::{
     DiskEntry, DiskGrant, DiskInfo, DiskOwner, DiskRead, DiskReader, DiskRecord, Mark, NextOnDisk, SpaceName, Target,
     Wanted,
 };
-use super::config::Config;
+use super::config::{Config, Policy};
 use super::copy::{Pieces, Slice};
 use super::disk::{DiskAccess, DiskMap, DiskSeat};
 use super::master::{DiskContent, Keep, Master, OnDisk, Scope, Stored, ToWrite};
@@ -43,6 +43,8 @@ struct Disk {
     records: Mutex<BTreeMap<(u64, u64), Record>>,
     values: Mutex<HashMap<Spot, Vec<u8>>>,
     reads: AtomicU64,
+    /// Where to values were read without a copy.
+    straight: Mutex<Vec<u64>>,
     /// So many reads find that their entry has ended.
     ended: AtomicU64,
     /// Then the key is in memory again.
@@ -77,6 +79,7 @@ impl DiskReader for Disk {
                     .each(|address, bytes| {
                         let (now, later) = rest.split_at(usize::try_from(bytes).unwrap());
                         rest = later;
+                        self.straight.lock().push(address);
                         super::copy::tests::copy_to(now, address);
                         Ok(())
                     })
@@ -740,4 +743,78 @@ fn a_plan_to_replace_outlives_the_removal_of_the_old_value_and_no_other() {
             put(store, key, b"again");
         }
     }
+}
+
+#[test]
+fn a_look_at_all_misses_nothing_that_moves_in_its_queue() {
+    for pinned in [false, true] {
+        let policy = if pinned { Policy::Fifo } else { Policy::Lru };
+        let one = crate::world::Config { world_size: 1, ..world() };
+        let store = Store::embedded(&one, &Config { policy, ..config() }).unwrap();
+        let host = store.host().unwrap();
+        let disk = Arc::new(Disk::default());
+        *disk.this.lock() = Arc::downgrade(&disk);
+        *disk.slot.lock() = Arc::downgrade(&host);
+        let bed = Bed { store, disk, host }.with_disk();
+        for key in [b"a", b"x", b"c"] {
+            put(&bed.store, key, b"v");
+        }
+        assert_eq!(bed.write(&bed.next(Scope::All), 5), 3);
+        for key in [b"d", b"e", b"f"] {
+            put(&bed.store, key, b"v");
+        }
+        bed.with(|master| {
+            master.look_around();
+            master.begin_walk();
+            Ok(())
+        });
+        let mut items = Vec::new();
+        let step = |wanted: bool, items: &mut Vec<ToWrite>| {
+            bed.with(|master| master.next_to_write(Scope::All, (64, u64::MAX), &|| wanted, items))
+        };
+        let (more, looked) = step(true, &mut items);
+        assert!(more && looked == 1 && items.is_empty(), "{more} {looked}");
+        // Meanwhile the next one is read, and somebody makes room: it goes to the end of its queue.
+        let view = bed.store.client.view();
+        let pin = match pinned {
+            true => match bed.store.pin_to_read(view, b"x").unwrap() {
+                Look::Ready(pin) => Some(pin.slot),
+                _ => panic!("it is there"),
+            },
+            false => get(&bed.store, b"x").and(None),
+        };
+        for permille in (0..=1000).rev() {
+            bed.with(|master| master.evict_until_below(0, permille));
+            if bed.store.presence(b"c").unwrap() == Presence::OnDisk {
+                break;
+            }
+        }
+        assert_eq!(bed.store.presence(b"x").unwrap(), Presence::Ready);
+        if let Some(slot) = pin {
+            bed.store.let_go(view, slot);
+        }
+        while step(false, &mut items).0 {}
+        let mut keys: Vec<_> = items.iter().map(|item| item.key.clone()).collect();
+        keys.sort();
+        assert_eq!(keys, [b"d", b"e", b"f"], "pinned: {pinned}");
+    }
+}
+
+/// The kernel may end a read of a process that was killed after the process, and a heap is another's by then.
+#[test]
+fn nothing_is_read_straight_into_heaps() {
+    let bed = Bed::new();
+    let (store, straight) = (&bed.store, || std::mem::take(&mut *bed.disk.straight.lock()));
+    let mut own = [0; VALUE.len()];
+    store.get_into(b"disk", &Pieces::Slices(&[slice(&mut own)])).unwrap();
+    assert_eq!((straight(), &own[..]), (vec![own.as_ptr() as u64], VALUE));
+    let member = &store.client.member;
+    let address = member.base(0).unwrap() + member.heap_bytes() - VALUE.len() as u64;
+    let there = [Slice { address, bytes: VALUE.len() as u64 }];
+    store.get_into(b"disk", &Pieces::Slices(&there)).unwrap();
+    let mut seen = [0; VALUE.len()];
+    crate::store::copy::tests::copy_from(address, &mut seen);
+    assert_eq!((straight(), &seen[..]), (vec![], VALUE));
+    store.promote(&[b"disk"], 0, |_, came| assert!(came.unwrap()));
+    assert_eq!((straight(), get(store, b"disk").unwrap()), (vec![], VALUE.to_vec()));
 }

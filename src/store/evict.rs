@@ -17,6 +17,11 @@ pub(crate) const LIMBO: ListId = ListId(2);
 /// Dead objects whose writer may still be storing.
 pub(crate) const QUARANTINE: ListId = ListId(3);
 const FIRST_QUEUE: u16 = 4;
+/// Whether a header has an object that can be read, and so is in a queue of some rank.
+pub(crate) fn is_queued(lists: &Lists, index: u32) -> bool {
+    lists.list_of(index).is_some_and(|list| list.0 >= FIRST_QUEUE)
+}
+
 /// Lists of a priority: as many as the policy needs that has most.
 const LISTS: u16 = S3Fifo::LISTS;
 /// The priorities, and the objects that are retained softly and hard.
@@ -126,9 +131,9 @@ impl Queues {
         (0..LISTS).flat_map(nth).chain([self.soft(), self.hard()])
     }
 
-    /// The queues in the order in which they are evicted from; the one that never is comes last, if `hard`.
-    pub fn nth(&self, at: u16, hard: bool) -> Option<ListId> {
-        (at < QUEUES - u16::from(!hard)).then(|| ListId(self.base + at))
+    /// The queues in the order in which they are evicted from, without the one that never is.
+    pub fn nth(&self, at: u16) -> Option<ListId> {
+        (at < QUEUES - 1).then(|| ListId(self.base + at))
     }
 
     /// Takes in an object that has become readable, or whose class changed.

@@ -87,6 +87,17 @@ impl Client {
         })?;
         Ok(host)
     }
+
+    /// Whether the disk may be read straight into pieces. The kernel may end what a killed process began to read after the process
+    /// itself: a heap of the world can be another's by then. Such memory, and that of a device, gets a copy.
+    fn reads_into(&self, pieces: &Pieces<'_>) -> Result<bool> {
+        let mut own = self.is_host(pieces)?;
+        pieces.each(|address, bytes| {
+            own = own && !self.member.shares(address, bytes);
+            Ok(())
+        })?;
+        Ok(own)
+    }
 }
 
 impl Store {
@@ -225,7 +236,7 @@ impl Store {
     ) -> Result<bool> {
         let bytes = pieces.bytes()?;
         let mut deliver = |at: u64, bytes: &[u8]| self.client.deliver(pieces, at - offset, bytes);
-        let to = if self.client.is_host(pieces)? { Target::Host(*pieces) } else { Target::Take(&mut deliver) };
+        let to = if self.client.reads_into(pieces)? { Target::Host(*pieces) } else { Target::Take(&mut deliver) };
         let mut read = [DiskRead { entry: *entry, key, offset, bytes, to, outcome: Ok(false) }];
         disk.reader.read(&disk.map, &mut read);
         let [DiskRead { outcome, .. }] = read;
@@ -329,7 +340,7 @@ impl Store {
     ) {
         let mut alone: Vec<usize> = Vec::new();
         let (mut reads, mut places): (Vec<DiskRead<'_>>, Vec<usize>) = (Vec::new(), Vec::new());
-        // Into memory of a device they are taken.
+        // Into what is not read straight they are taken.
         let takers = memory::collect(
             late.iter().map(|(_, _, pieces)| |at: u64, bytes: &[u8]| self.client.deliver(pieces, at, bytes)),
         );
@@ -344,9 +355,9 @@ impl Store {
         for ((at, (_, key, pieces)), taker) in late.iter().enumerate().zip(&mut takers) {
             let found = disk.map.probe(self.namespace, key).ok().flatten();
             let bytes = pieces.bytes().unwrap_or(0);
-            match (found, self.client.is_host(pieces)) {
-                (Some(entry), Ok(host)) if entry.entry.bytes == bytes => {
-                    let to = if host { Target::Host(*pieces) } else { Target::Take(taker) };
+            match (found, self.client.reads_into(pieces)) {
+                (Some(entry), Ok(straight)) if entry.entry.bytes == bytes => {
+                    let to = if straight { Target::Host(*pieces) } else { Target::Take(taker) };
                     reads.push(DiskRead { entry, key, offset: 0, bytes, to, outcome: Ok(false) });
                     places.push(at);
                 }

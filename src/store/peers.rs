@@ -184,7 +184,7 @@ impl Store {
                 None => return Ok(Look::Missing),
                 Some(found) if found == total => {
                     let end = offset.saturating_add(bytes);
-                    self.client.hand_over(pieces, value.get(size(offset)..size(end)).unwrap_or_default())?;
+                    self.client.deliver(pieces, 0, value.get(size(offset)..size(end)).unwrap_or_default())?;
                     return Ok(Look::Ready(total));
                 }
                 // Another value has the key by now.

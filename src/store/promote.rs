@@ -25,8 +25,6 @@ struct Coming {
     number: usize,
     found: DiskEntry,
     plan: Opened,
-    /// Its pages.
-    pages: Vec<Slice>,
 }
 
 impl Store {
@@ -155,13 +153,7 @@ impl Store {
         drop(requests);
         for ((number, found, _), opened) in known.into_iter().zip(opened) {
             match opened {
-                Ok(plan) => match self.pages_of(&plan) {
-                    Ok(pages) => coming.push(Coming { number, found, plan, pages }),
-                    Err(error) => {
-                        let _ = self.abandon(&plan);
-                        tell(number, Err(error));
-                    }
-                },
+                Ok(plan) => coming.push(Coming { number, found, plan }),
                 Err(error) => tell(number, Err(error)),
             }
         }
@@ -170,12 +162,7 @@ impl Store {
 
     /// Reads values into their plans, all of them together, and has them shown.
     fn bring(&self, disk: &DiskAccess, keys: &[&[u8]], coming: &[Coming], tell: &mut impl FnMut(usize, Result<bool>)) {
-        let read = if self.client.member.device().is_some() {
-            self.read_to_device(disk, keys, coming)
-        } else {
-            read_to_pages(disk, keys, coming)
-        };
-        let (read, refused) = match read {
+        let (read, refused) = match self.read_to_pages(disk, keys, coming) {
             Ok(read) => (read, None),
             Err(error) => (Vec::new(), Some(error)),
         };
@@ -201,21 +188,9 @@ impl Store {
         }
     }
 
-    /// Where the pages of a plan are.
-    fn pages_of(&self, plan: &Opened) -> Result<Vec<Slice>> {
-        let view = self.client.view();
-        let planned = self.planned(view, plan)?;
-        let mut cursor = Cursor::new(self, view, planned.header, &planned.shape, 0)?;
-        let (mut left, mut pages) = (planned.shape.bytes_total, Vec::new());
-        while let Some((address, bytes)) = cursor.stretch(left) {
-            memory::push(&mut pages, Slice { address, bytes })?;
-            left -= bytes;
-        }
-        Ok(pages)
-    }
-
-    /// Reads values into pages that a device may have to write, all of them together.
-    fn read_to_device(&self, disk: &DiskAccess, keys: &[&[u8]], coming: &[Coming]) -> Result<Vec<Result<bool>>> {
+    /// Reads values, all of them together, and copies them to their pages. Never straight into these: the kernel may end what a killed
+    /// process began to read after the process itself, and the pages are another's by then.
+    fn read_to_pages(&self, disk: &DiskAccess, keys: &[&[u8]], coming: &[Coming]) -> Result<Vec<Result<bool>>> {
         let mut takers = memory::collect(coming.iter().map(|come| {
             |at: u64, bytes: &[u8]| {
                 let view = self.client.view();
@@ -225,8 +200,17 @@ impl Store {
                 self.client.move_bytes(&mut cursor, &Pieces::Slices(&slice), bytes.len() as u64, true, || Ok(()))
             }
         }))?;
-        let targets = takers.iter_mut().map(|taker| Target::Take(taker));
-        read_all(disk, keys, coming, targets)
+        let reads = coming.iter().zip(&mut takers).map(|(come, taker)| DiskRead {
+            entry: come.found,
+            key: keys[come.number],
+            offset: 0,
+            bytes: come.found.entry.bytes,
+            to: Target::Take(taker),
+            outcome: Ok(false),
+        });
+        let mut reads = memory::collect(reads)?;
+        disk.reader.read(&disk.map, &mut reads);
+        memory::collect(reads.into_iter().map(|read| read.outcome))
     }
 
     /// The pages of a plan have what an entry leads to: has the master show it, if that is still so.
@@ -244,29 +228,6 @@ impl Store {
         self.client.ring();
         Ok(())
     }
-}
-
-/// Reads values into pages that the CPU writes, all of them together.
-fn read_to_pages(disk: &DiskAccess, keys: &[&[u8]], coming: &[Coming]) -> Result<Vec<Result<bool>>> {
-    read_all(disk, keys, coming, coming.iter().map(|come| Target::Host(Pieces::Slices(&come.pages))))
-}
-
-fn read_all<'a>(
-    disk: &DiskAccess,
-    keys: &[&'a [u8]],
-    coming: &[Coming],
-    targets: impl Iterator<Item = Target<'a>>,
-) -> Result<Vec<Result<bool>>> {
-    let mut reads = memory::collect(coming.iter().zip(targets).map(|(come, to)| DiskRead {
-        entry: come.found,
-        key: keys[come.number],
-        offset: 0,
-        bytes: come.found.entry.bytes,
-        to,
-        outcome: Ok(false),
-    }))?;
-    disk.reader.read(&disk.map, &mut reads);
-    memory::collect(reads.into_iter().map(|read| read.outcome))
 }
 
 /// How a value is kept when it comes back: as its writer said, but for a time that is over or not known any more.

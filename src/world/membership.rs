@@ -133,6 +133,16 @@ impl Membership {
         peers.iter().map(|peer| peer.as_ref().and_then(mapped).unwrap_or_default()).collect()
     }
 
+    /// Whether memory is a part of a heap of the world, which another process may have next.
+    #[must_use]
+    pub fn shares(&self, address: u64, bytes: u64) -> bool {
+        let size = self.heap_bytes();
+        self.shared().bases.iter().any(|base| {
+            let base = base.load(Ordering::Acquire);
+            base != 0 && address < base.saturating_add(size) && base < address.saturating_add(bytes)
+        })
+    }
+
     /// First byte of a rank's heap in this process.
     #[inline(always)]
     pub fn base(&self, rank: u32) -> Result<u64> {

@@ -456,7 +456,7 @@ impl Owner {
     fn begin(&self, job: Job) -> Result<u64> {
         let mut inbox = self.inbox.lock();
         if inbox.stop {
-            return Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
+            return Err(write::closing());
         }
         inbox.jobs.try_reserve(1).map_err(|_| memory::refused::<Job>(1))?;
         let ticket = inbox.next;
@@ -486,7 +486,7 @@ impl Owner {
                 return result.clone();
             }
             if inbox.stop {
-                return Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
+                return Err(write::closing());
             }
             self.changed.wait_for(&mut inbox, Duration::from_millis(100));
         }

@@ -5,6 +5,11 @@ use super::*;
 /// Values of which the master is told something small at a time: puts wait meanwhile.
 const TOLD_TOGETHER: usize = 16;
 
+/// What whoever waits is told.
+pub(super) fn closing() -> Error {
+    Error::new(NMC_ERR_CANCELLED, "the tier is being closed")
+}
+
 impl Owner {
     /// Writes what callers wait for: all that have asked by now, one bucket for all of a namespace.
     pub(super) fn write_through(&self, memory: &dyn HeldMemory, namespace: u32, mut keys: Vec<Vec<u8>>) {
@@ -54,6 +59,9 @@ impl Owner {
                     "the disk holds less than was asked for: {written} values were written, and some left again"
                 );
             }
+        }
+        if !rest.is_empty() {
+            return Err(closing());
         }
         self.all_was_read(written)
     }
@@ -132,7 +140,7 @@ impl Owner {
             let more = self.gather(Scope::All, &mut items)?;
             if self.is_stopping() {
                 self.let_go(&items);
-                return Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
+                return Err(closing());
             }
             if !items.is_empty() {
                 let now = self.write_bucket(memory, &items)?;
@@ -214,5 +222,25 @@ impl Owner {
         }
         self.happened(Happened::Stored, items.iter().filter(|item| is_in.contains(&item.index)));
         told.map(|()| entered)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+    use crate::tier::tests::{config, open, put, store, value};
+
+    #[test]
+    fn keys_that_are_not_written_since_the_tier_closes_are_not_called_safe() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store();
+        let tier = open(&store, &config(&dir));
+        put(&store, "k", &value(1, 1000));
+        let owner = tier.running.as_ref().unwrap().owner();
+        let memory: Box<dyn HeldMemory> = Box::new(store.share());
+        owner.inbox.lock().stop = true;
+        let said = owner.write_keys(&*memory, 0, &[b"k".to_vec()]);
+        assert_eq!(said.unwrap_err().status, NMC_ERR_CANCELLED);
     }
 }

@@ -22,6 +22,8 @@ const MOST_REFUSED: usize = 64;
 const MOST_NEXT: usize = 16;
 /// Objects that it looks at.
 const MOST_LOOKED_AT: usize = 256;
+/// Headers without an object that are passed between two of them.
+const MOST_PASSED: u32 = 4096;
 /// Objects that one call of [`Master::find_to_write`] gives: they become a bucket.
 const MOST_FOUND: usize = 64;
 /// Entries that one step of a sweep looks at.

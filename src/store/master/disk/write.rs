@@ -72,31 +72,49 @@ impl Master {
         let (mut walk, mut looked, from) = (disk.walk, 0, out.len());
         let ranks = map.params().world_size;
         while out.len() - from < most && bytes > 0 && looked < MOST_LOOKED_AT && (looked == 0 || !wanted()) {
-            let Some(rank) = self.ranks.get(walk.rank as usize).filter(|_| walk.rank < ranks) else { break };
-            let (goal, objects) = match scope {
-                Scope::All => (u64::MAX, u64::MAX),
+            let index = match scope {
+                // By their numbers, which they keep: in the queues, what has been passed may come again, and what has not may be passed.
+                Scope::All => {
+                    let (first, all) = (walk.next.unwrap_or(0), map.params().max_objects);
+                    let end = all.min(first.saturating_add(MOST_PASSED));
+                    let found = (first..end).find(|index| evict::is_queued(&self.lists, *index));
+                    walk.next = Some(found.map_or(end, |index| index + 1));
+                    match found {
+                        Some(index) => index,
+                        None if end < all => {
+                            looked += 1;
+                            continue;
+                        }
+                        None => {
+                            walk.rank = ranks;
+                            break;
+                        }
+                    }
+                }
                 Scope::Ahead => {
+                    let Some(rank) = self.ranks.get(walk.rank as usize).filter(|_| walk.rank < ranks) else { break };
                     let most = admission.bytes / u64::from(map.params().page_bytes);
-                    (self.ahead(walk.rank).min(most), admission.objects)
+                    let (goal, objects) = (self.ahead(walk.rank).min(most), admission.objects);
+                    let list = rank.queues.nth(walk.queue);
+                    let list = list.filter(|_| walk.pages < goal && walk.objects < objects);
+                    let Some(list) = list else {
+                        walk = Walk { rank: walk.rank + 1, before: walk.before, ..Walk::default() };
+                        continue;
+                    };
+                    let here = walk.next.filter(|index| self.lists.list_of(*index) == Some(list));
+                    // What it stood at may have gone: then this queue is looked at from its head again.
+                    let Some(index) = here.or_else(|| self.lists.head(list)) else {
+                        (walk.queue, walk.next) = (walk.queue + 1, None);
+                        continue;
+                    };
+                    walk.next = self.lists.after(index);
+                    if walk.next.is_none() {
+                        walk.queue += 1;
+                    }
+                    index
                 }
             };
-            let list = rank.queues.nth(walk.queue, scope == Scope::All);
-            let list = list.filter(|_| walk.pages < goal && walk.objects < objects);
-            let Some(list) = list else {
-                walk = Walk { rank: walk.rank + 1, before: walk.before, ..Walk::default() };
-                continue;
-            };
-            let here = walk.next.filter(|index| self.lists.list_of(*index) == Some(list));
-            // What it stood at may have gone: then this queue is looked at from its head again.
-            let Some(index) = here.or_else(|| self.lists.head(list)) else {
-                (walk.queue, walk.next) = (walk.queue + 1, None);
-                continue;
-            };
             looked += 1;
-            walk.next = self.lists.after(index);
-            if walk.next.is_none() {
-                walk.queue += 1;
-            }
             let admitted =
                 scope == Scope::All || is_admitted(self.disk.as_ref(), view, index, self.books.get(index as usize));
             // What is in use is not evicted: others are, in its place. What is not written goes before what is.
