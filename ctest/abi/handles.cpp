@@ -201,13 +201,17 @@ void destroyed_meanwhile() {
 
 void cancelled() {
   promise("a_thread_that_waits_at_a_barrier_is_cancelled_by_destroy_and_by_abort");
+  int late = 0;
   for (int round = 0; round < 20; ++round) {
     for (bool abort : {false, true}) {
       const auto worlds = local_world(2);
       std::atomic<bool> inside{false};
       std::thread waiting([&] {
         inside.store(true);
-        GIVES(nmc_world_barrier(worlds[0], 60000), NMC_ERR_CANCELLED);
+        const nmc_status_t status = nmc_world_barrier(worlds[0], 60000);
+        // On a busy machine it may have come too late: then there is no handle any more.
+        if (!abort && status == NMC_ERR_BAD_HANDLE) late += 1;
+        else GIVES(status, NMC_ERR_CANCELLED);
       });
       while (!inside.load()) std::this_thread::yield();
       sleep_ms(5);  // most likely it is asleep by now
@@ -220,6 +224,7 @@ void cancelled() {
       OK(nmc_world_destroy(worlds[1]));
     }
   }
+  CHECK(late < 20);
 }
 
 void forked() {
