@@ -17,17 +17,17 @@ pub(crate) const LIMBO: ListId = ListId(2);
 /// Dead objects whose writer may still be storing.
 pub(crate) const QUARANTINE: ListId = ListId(3);
 const FIRST_QUEUE: u16 = 4;
-/// Whether a header has an object that can be read, and so is in a queue of some rank.
-pub(crate) fn is_queued(lists: &Lists, index: u32) -> bool {
-    lists.list_of(index).is_some_and(|list| list.0 >= FIRST_QUEUE)
-}
-
 /// Lists of a priority: as many as the policy needs that has most.
 const LISTS: u16 = S3Fifo::LISTS;
 /// The priorities, and the objects that are retained softly and hard.
 const QUEUES: u16 = LISTS * PRIORITIES + 2;
 /// S3-FIFO remembers at most so many objects of a rank that left.
 const MOST_GHOSTS: usize = 1 << 16;
+
+/// Whether a header has an object that can be read, and so is in a queue of some rank.
+pub(crate) fn is_queued(lists: &Lists, index: u32) -> bool {
+    lists.list_of(index).is_some_and(|list| list.0 >= FIRST_QUEUE)
+}
 
 /// Number of lists for `ranks` ranks.
 pub(crate) fn lists(ranks: u32) -> u16 {
