@@ -239,8 +239,8 @@ impl Directory {
         }
         let mut journal = self.journal.lock();
         let noted = self.noted.load(Acquire);
-        let Queue { notes, sync, lost } = std::mem::take(&mut *self.queue.lock());
-        let appended = if notes.is_empty() { Ok(()) } else { journal.append(&notes) };
+        let Queue { mut notes, sync, lost } = std::mem::take(&mut *self.queue.lock());
+        let appended = journal.append(&mut notes).map(|()| notes.clear());
         let written = appended.and_then(|()| if sync { journal.sync() } else { Ok(()) });
         // Before anybody whose marks were among these finds them written.
         match &written {
@@ -423,17 +423,17 @@ impl Directory {
 
     /// A bucket is given up: from now on nothing of it comes back, whatever happens. Its entries have to end next.
     pub fn condemn(&self, bucket: u64) -> Result<()> {
+        let mut journal = self.journal.lock();
+        journal.append(&mut [Note::Gone { bucket }]).inspect_err(|error| self.blame(error))?;
         {
-            // Durably: what is removed in memory from now on finds no entry, and has nothing to write down.
-            let mut journal = self.journal.lock();
-            let marked = journal.append(&[Note::Gone { bucket }]).and_then(|()| journal.sync());
-            marked.inspect_err(|error| self.blame(error))?;
+            let mut buckets = self.buckets.lock();
+            if let Ok(at) = buckets.binary_search_by_key(&bucket, |bucket| bucket.id) {
+                buckets[at].condemned = true;
+            }
         }
+        // Durably: what is removed in memory from now on finds no entry, and has nothing to write down.
+        journal.sync().inspect_err(|error| self.blame(error))?;
         reach("tier.condemned");
-        let mut buckets = self.buckets.lock();
-        if let Ok(at) = buckets.binary_search_by_key(&bucket, |bucket| bucket.id) {
-            buckets[at].condemned = true;
-        }
         Ok(())
     }
 
@@ -458,7 +458,7 @@ impl Directory {
         // Before it is taken away: if it comes back, nothing of it counts.
         {
             let mut journal = self.journal.lock();
-            let marked = journal.append(&[Note::Gone { bucket }]);
+            let marked = journal.append(&mut [Note::Gone { bucket }]);
             let marked = marked.and_then(|()| if self.gone_must_last() { journal.sync() } else { Ok(()) });
             marked.inspect_err(|error| self.blame(error))?;
         }

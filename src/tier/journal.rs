@@ -3,7 +3,7 @@
 //! A file that cannot be written or synced is never tried again: everything is written anew, to the next one.
 
 use super::format::{
-    Entry, JOURNAL_RECORD, Replay, Replayer, Space, encode_entries, journal_name, journal_number,
+    Entry, JOURNAL_RECORD, Replay, Replayer, Space, encode_entries, encode_entry, journal_name, journal_number,
     journal_temporary_name,
 };
 use super::io::{Disk, File};
@@ -56,38 +56,41 @@ pub struct State {
 }
 
 impl State {
-    /// Takes in what a record says.
-    fn apply(&mut self, entry: &Entry) -> Result<()> {
+    /// Room for what these records say: then nothing can fail.
+    fn make_room(&mut self, entries: &[Entry]) -> Result<()> {
+        let number_of = |kind: fn(&Entry) -> bool| entries.iter().filter(|entry| kind(entry)).count();
+        memory::reserve(&mut self.dead, number_of(|entry| matches!(entry, Entry::Dead { .. })))?;
+        memory::reserve(&mut self.gone, number_of(|entry| matches!(entry, Entry::Gone { .. })))?;
+        memory::reserve(&mut self.lost, number_of(|entry| matches!(entry, Entry::Lost { .. })))?;
+        memory::reserve(&mut self.extents, number_of(|entry| matches!(entry, Entry::Extent { .. })))?;
+        memory::reserve(&mut self.spaces, number_of(|entry| matches!(entry, Entry::Namespace { .. })))
+    }
+
+    /// Takes in what a record says, and a name with it. There is room for it.
+    fn apply(&mut self, entry: &mut Entry) {
         match entry {
-            Entry::Dead { bucket, block } => memory::push(&mut self.dead, (*bucket, *block)),
+            Entry::Dead { bucket, block } => self.dead.push((*bucket, *block)),
             Entry::Gone { bucket } => {
                 self.extents.retain(|extent| extent.bucket != *bucket);
-                memory::push(&mut self.gone, *bucket)
+                self.gone.push(*bucket);
             }
-            Entry::Lost { bucket } => memory::push(&mut self.lost, *bucket),
+            Entry::Lost { bucket } => self.lost.push(*bucket),
             Entry::Extent { bucket, first, blocks } => {
-                memory::push(&mut self.extents, Extent { bucket: *bucket, first: *first, blocks: *blocks })
+                self.extents.push(Extent { bucket: *bucket, first: *first, blocks: *blocks });
             }
             Entry::Namespace { name, space } => {
                 self.spaces.retain(|(known, other)| known.number != space.number && other != name);
-                memory::push(&mut self.spaces, (*space, memory::copy(name)?))
+                self.spaces.push((*space, std::mem::take(name)));
             }
             Entry::Generation(space) => {
                 for (known, _) in self.spaces.iter_mut().filter(|(known, _)| known.number == space.number) {
                     known.generation = space.generation;
                 }
-                Ok(())
             }
-            Entry::High { bucket } => {
-                self.high = self.high.max(*bucket);
-                Ok(())
-            }
-            Entry::Position { term, number } => {
-                // Without a term: what is here is of no cluster.
-                self.position = (*term != 0).then_some((*term, *number));
-                Ok(())
-            }
-            Entry::Start { .. } => Ok(()),
+            Entry::High { bucket } => self.high = self.high.max(*bucket),
+            // Without a term: what is here is of no cluster.
+            Entry::Position { term, number } => self.position = (*term != 0).then_some((*term, *number)),
+            Entry::Start { .. } => {}
         }
     }
 
@@ -154,8 +157,10 @@ pub struct Journal {
     durable: u64,
     /// Records from here on say something that is not durable yet.
     settled: u64,
-    /// The file could not be written or synced: nothing is added to it any more.
+    /// The file could not be written or synced, or is full: nothing is added to it any more.
     failed: bool,
+    /// Records that were refused may be found all the same by whoever reads the directory, until a journal is written anew.
+    in_doubt: bool,
     /// A sync of the directory failed: names that were taken away before may come back whatever later syncs say.
     names_in_doubt: bool,
     state: State,
@@ -187,7 +192,7 @@ impl Journal {
     }
 
     fn begin(disk: &Arc<dyn Disk>, tier_id: u64, number: u64, state: State) -> Result<Self> {
-        let (file, next) = write_whole(&**disk, tier_id, number, &state)?;
+        let (file, next) = write_whole(&**disk, tier_id, number, &state, &[]).map_err(|refused| refused.error)?;
         Ok(Self {
             disk: Arc::clone(disk),
             tier_id,
@@ -199,6 +204,7 @@ impl Journal {
             durable: next,
             settled: next,
             failed: false,
+            in_doubt: false,
             names_in_doubt: false,
             state,
         })
@@ -226,89 +232,126 @@ impl Journal {
         self.state.dead.retain(|(bucket, _)| over.binary_search(bucket).is_err());
     }
 
-    /// Adds records; they survive whoever is killed.
-    pub fn append(&mut self, entries: &[Entry]) -> Result<()> {
+    /// Whether somebody may find that this bucket lies in the one file that has them all.
+    #[must_use]
+    pub fn may_have(&self, bucket: u64) -> bool {
+        self.in_doubt || self.state.extents.iter().any(|extent| extent.bucket == bucket)
+    }
+
+    /// Adds records; they survive whoever is killed. If it fails, they are as they were, and so is what is said here; whether a
+    /// part of them is on disk may be in doubt.
+    pub fn append(&mut self, entries: &mut [Entry]) -> Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
         let bytes = encode_entries(self.next, self.durable, self.tier_id, entries)?;
-        for entry in entries {
-            self.state.apply(entry)?;
+        self.state.make_room(entries)?;
+        let end = self.next + entries.len() as u64;
+        // The last one is for `sync`.
+        if self.failed || end >= self.room {
+            return self.begin_anew(entries);
         }
-        if self.failed || self.next + entries.len() as u64 > self.room {
-            return self.begin_anew();
+        if let Err(error) = self.file.write(&bytes, self.next * JOURNAL_RECORD as u64) {
+            self.in_doubt = true;
+            return self.begin_anew(entries).map_err(|second| worse(error, &second));
         }
-        match self.file.write(&bytes, self.next * JOURNAL_RECORD as u64) {
-            Ok(()) => {
-                self.next += entries.len() as u64;
-                Ok(())
-            }
-            Err(error) => self.begin_anew().map_err(|second| worse(error, &second)),
-        }
+        self.next = end;
+        entries.iter_mut().for_each(|entry| self.state.apply(entry));
+        Ok(())
     }
 
     /// Everything that was added is durable when this returns.
     pub fn sync(&mut self) -> Result<()> {
         if self.failed {
-            return self.begin_anew();
+            return self.begin_anew(&mut []);
         }
         if self.next == self.settled {
             return Ok(());
         }
-        match self.file.datasync() {
-            Ok(()) => {
-                self.durable = self.next;
-                // A record that says so: what is damaged from here on is not taken for what was never synced.
-                self.append(&[Entry::High { bucket: self.state.high }])?;
-                self.settled = self.next;
-                Ok(())
-            }
-            Err(error) => self.begin_anew().map_err(|second| worse(error, &second)),
+        if let Err(error) = self.file.datasync() {
+            return self.begin_anew(&mut []).map_err(|second| worse(error, &second));
         }
+        self.durable = self.next;
+        // A record that says so: what is damaged from here on is not taken for what was never synced.
+        let mark = encode_entry(self.next, self.durable, self.tier_id, &Entry::High { bucket: self.state.high });
+        match self.file.write(&mark, self.next * JOURNAL_RECORD as u64) {
+            Ok(()) => self.next += 1,
+            Err(_) => self.failed = true,
+        }
+        self.settled = self.next;
+        Ok(())
     }
 
-    /// Goes on with a new file, which says everything. One that cannot be written is tried once more, elsewhere.
-    fn begin_anew(&mut self) -> Result<()> {
+    /// Goes on with a new file, which says everything, and these. One that cannot be written is tried once more, elsewhere.
+    fn begin_anew(&mut self, entries: &mut [Entry]) -> Result<()> {
         self.failed = true;
         self.state.tidy();
-        self.try_anew().or_else(|error| match error.status {
+        self.try_anew(entries).or_else(|error| match error.status {
             NMC_ERR_NO_SPACE => Err(error),
-            _ => self.try_anew(),
+            _ => self.try_anew(entries),
         })
     }
 
-    fn try_anew(&mut self) -> Result<()> {
+    fn try_anew(&mut self, entries: &mut [Entry]) -> Result<()> {
         self.begun += 1;
-        let (file, next) = match write_whole(&*self.disk, self.tier_id, self.begun, &self.state) {
+        let (file, next) = match write_whole(&*self.disk, self.tier_id, self.begun, &self.state, entries) {
             Ok(written) => written,
-            Err(error) => {
-                // It may have been the sync of the directory.
-                self.names_in_doubt = true;
+            Err(Refused { error, named }) => {
+                // The sync of the directory may have failed, and the name may last.
+                self.names_in_doubt |= named;
+                self.in_doubt |= named && !entries.is_empty();
                 return Err(error);
             }
         };
         self.file = file;
         let _ = self.disk.unlink(&journal_name(self.number));
-        (self.number, self.failed) = (self.begun, false);
+        (self.number, self.failed, self.in_doubt) = (self.begun, false, false);
         (self.next, self.room, self.durable, self.settled) = (next, next + room_for(next), next, next);
+        entries.iter_mut().for_each(|entry| self.state.apply(entry));
         Ok(())
     }
 }
 
-/// Writes a whole journal under a temporary name and gives it its own when it is safe. Gives how many records it has.
-fn write_whole(disk: &dyn Disk, tier_id: u64, number: u64, state: &State) -> Result<(Box<dyn File>, u64)> {
-    let entries = state.entries(tier_id, number)?;
-    let next = entries.len() as u64;
+/// Why a journal could not be written, and whether it may be found under its name all the same.
+struct Refused {
+    error: Error,
+    named: bool,
+}
+
+/// Writes a whole journal, of what is said and of these records, under a temporary name and gives it its own when it is safe. Gives
+/// how many records it has.
+fn write_whole(
+    disk: &dyn Disk,
+    tier_id: u64,
+    number: u64,
+    state: &State,
+    more: &[Entry],
+) -> std::result::Result<(Box<dyn File>, u64), Refused> {
     let (temporary, name) = (journal_temporary_name(number), journal_name(number));
-    let bytes = encode_entries(0, next, tier_id, &entries)?;
-    // One that was begun before and never got its name.
-    let _ = disk.unlink(&temporary);
-    let file = disk.create_buffered(&temporary, (next + room_for(next)) * JOURNAL_RECORD as u64)?;
-    let written = file.write(&bytes, 0).and_then(|()| file.datasync()).and_then(|()| disk.rename(&temporary, &name));
-    if let Err(error) = written.and_then(|()| disk.sync()) {
+    let mut named = false;
+    let written = (|| {
+        let entries = state.entries(tier_id, number)?;
+        let (first, next) = (entries.len() as u64, (entries.len() + more.len()) as u64);
+        let bytes = encode_entries(0, next, tier_id, &entries)?;
+        let more = encode_entries(first, next, tier_id, more)?;
+        // One that was begun before and never got its name.
         let _ = disk.unlink(&temporary);
-        // With its name it says what the former one says. It may be here after a crash or not.
+        let file = disk.create_buffered(&temporary, (next + room_for(next)) * JOURNAL_RECORD as u64)?;
+        file.write(&bytes, 0)?;
+        file.write(&more, bytes.len() as u64)?;
+        file.datasync()?;
+        // One that has no space for a name gives none.
+        disk.rename(&temporary, &name).inspect_err(|error| named = error.status != NMC_ERR_NO_SPACE)?;
+        named = true;
+        disk.sync()?;
+        Ok((file, next))
+    })();
+    written.map_err(|error: Error| {
+        let _ = disk.unlink(&temporary);
+        // It may be here after a crash or not.
         let _ = disk.unlink(&name);
-        return Err(error.context("writing the journal"));
-    }
-    Ok((file, next))
+        Refused { error: error.context("writing the journal"), named }
+    })
 }
 
 #[cold]
@@ -353,15 +396,17 @@ fn most_bytes(durable: u64) -> u64 {
 pub fn read(disk: &dyn Disk, tier_id: u64, number: u64) -> Result<State> {
     let name = journal_name(number);
     let file = disk.open_buffered(&name, false)?;
-    let replay = replay(&*file, tier_id).map_err(|error| error.context(&name))?;
+    let mut replay = replay(&*file, tier_id).map_err(|error| error.context(&name))?;
     match replay.entries.first() {
         Some((0, Entry::Start { journal, .. })) if *journal == number => {}
         first => crate::bail!(NMC_ERR_CORRUPT, "{name}: it begins with {first:?}"),
     }
     let mut state = State::default();
-    for (_, entry) in &replay.entries {
-        state.apply(entry)?;
-    }
+    replay.entries.iter_mut().try_for_each(|(_, entry)| {
+        state.make_room(std::slice::from_ref(entry))?;
+        state.apply(entry);
+        Ok::<(), Error>(())
+    })?;
     state.tidy();
     Ok(state)
 }

@@ -371,6 +371,6 @@ fn set_aside(
     if notes.is_empty() {
         return Ok(());
     }
-    journal.append(&notes)?;
+    journal.append(&mut notes)?;
     journal.sync()
 }

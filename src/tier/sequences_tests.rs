@@ -434,3 +434,57 @@ fn what_is_removed_while_its_bucket_is_evicted_does_not_come_back() {
         assert_eq!(back.count(), 0, "{backend:?}");
     }
 }
+
+/// What was to be said and could not be written was said by the next journal, though everybody had been told that it failed; and a
+/// bucket that could not be entered there had to be called gone, for which there was no room either.
+#[test]
+fn a_full_disk_makes_nothing_go_and_degrades_nothing() {
+    for backend in ALL {
+        let mut refused = (0, 0);
+        for marks in 0..12 {
+            let sim = SimDisk::new();
+            let (directory, stored) = filled(&sim, backend, 2);
+            let spot = stored[0].entry.spot;
+            directory.note(&[Mark::Dead { spot, entered: true }]);
+            // A journal has room for eight records more.
+            for number in 0..marks {
+                directory.note(&[Mark::Position { term: 1, number }]);
+                directory.settle(true).unwrap();
+            }
+            (0..600).for_each(|n| sim.fail_at(n, Fault::Full));
+            let written = directory.write(&[item(5)], 9, &Sevens, &mut |places| Ok(vec![true; places.len()]));
+            let condemned = directory.condemn(spot.bucket);
+            for error in [written.as_ref().err(), condemned.as_ref().err()].into_iter().flatten() {
+                assert_eq!(error.status, NMC_ERR_NO_SPACE, "{error}");
+            }
+            assert!(directory.trouble().is_none(), "{backend:?} after {marks} marks: {:?}", directory.trouble());
+            refused = (refused.0 + u32::from(written.is_err()), refused.1 + u32::from(condemned.is_err()));
+            // There is room again, and the journal is written anew.
+            sim.mend();
+            directory.sync().unwrap();
+            let found = self::directory(&sim.kill(), backend).1.found.len();
+            let expected = usize::from(condemned.is_err()) + usize::from(written.is_ok());
+            assert_eq!(found, expected, "{backend:?} after {marks} marks: {written:?}, {condemned:?}");
+        }
+        assert!(refused.0 > 0 && refused.1 > 0, "{backend:?}: {refused:?}");
+    }
+}
+
+/// The same where what was written may be on disk by half: who fails to give up a bucket has it still.
+#[test]
+fn what_could_not_be_given_up_is_there_after_the_next_journal() {
+    for backend in ALL {
+        let sim = SimDisk::new();
+        let (directory, stored) = filled(&sim, backend, 2);
+        let spot = stored[0].entry.spot;
+        directory.note(&[Mark::Dead { spot, entered: true }]);
+        directory.settle(true).unwrap();
+        (0..50).for_each(|n| sim.fail_at(n, Fault::Enospc));
+        assert_eq!(directory.condemn(spot.bucket).unwrap_err().status, NMC_ERR_NO_SPACE);
+        assert!(directory.trouble().is_none());
+        sim.mend();
+        directory.sync().unwrap();
+        let found = self::directory(&sim.kill(), backend).1.found;
+        assert_eq!(found.len(), 1, "{backend:?}: one is dead, the other is not");
+    }
+}

@@ -260,7 +260,8 @@ impl Draft for DraftExtent<'_> {
     fn seal(&mut self, journal: &Mutex<Journal>) -> Result<()> {
         let extent = self.extents.extent(self.bucket)?;
         let mut journal = journal.lock();
-        journal.append(&[Entry::Extent { bucket: extent.bucket, first: extent.first, blocks: extent.blocks }])?;
+        let Extent { bucket, first, blocks } = extent;
+        journal.append(&mut [Entry::Extent { bucket, first, blocks }])?;
         reach("tier.renamed");
         journal.sync()
     }

@@ -44,7 +44,7 @@ impl Directory {
             // Before the first file has the number: it is never given twice.
             let high = (id + RESERVED - 1).min(MAX_BUCKET - 1);
             let mut journal = self.journal.lock();
-            journal.append(&[Note::High { bucket: high }]).and_then(|()| journal.sync())?;
+            journal.append(&mut [Note::High { bucket: high }]).and_then(|()| journal.sync())?;
             self.reserved.store(high, Relaxed);
         }
         self.next_bucket.store(id + 1, Relaxed);
@@ -141,10 +141,11 @@ impl Directory {
             let stored = memory::collect(stored.into_iter().map(|(_, stored)| stored))?;
             Ok((stored, total, draft))
         })();
-        let complete = written.is_ok();
+        let mut begun = false;
         let sealed = written.and_then(|(stored, total, mut draft)| {
             // What these values replaced must not come back in their place after a power loss, though its epoch may be higher.
             self.journal.lock().sync()?;
+            begun = true;
             draft.seal(&self.journal)?;
             Ok((stored, total))
         });
@@ -166,22 +167,23 @@ impl Directory {
                 Ok(stored)
             }
             Err(error) => {
-                self.give_up(bucket, complete)?;
+                self.give_up(bucket, begun)?;
                 Err(error)
             }
         }
     }
 
-    /// Nothing of a bucket may come back. `complete`: it may count by now, and for ever.
-    fn give_up(&self, bucket: u64, complete: bool) -> Result<()> {
+    /// Nothing of a bucket may come back. `sealed`: that was begun, so that it may count by now, and for ever.
+    fn give_up(&self, bucket: u64, sealed: bool) -> Result<()> {
         self.buckets.lock().retain(|other| other.id != bucket);
         let mut gone = Ok(());
-        if complete {
-            let mut journal = self.journal.lock();
-            let marked = journal.append(&[Note::Gone { bucket }]).and_then(|()| journal.sync());
+        let mut journal = self.journal.lock();
+        if sealed && (!self.storage.is_in_journal() || journal.may_have(bucket)) {
+            let marked = journal.append(&mut [Note::Gone { bucket }]).and_then(|()| journal.sync());
             // For whatever reason: what replaces its values from now on would find nothing to mark.
             gone = marked.inspect_err(|error| self.degrade(error));
         }
+        drop(journal);
         self.storage.discard(bucket, gone.is_ok());
         gone
     }

@@ -30,6 +30,8 @@ pub enum Fault {
     Eio,
     /// A create or a write fails for want of space; a write has written half of it.
     Enospc,
+    /// A create fails for want of space; what has its space already can be written.
+    Full,
     /// A signal arrives. Nobody may notice.
     Eintr,
     /// The first attempt moves a part only. Nobody may notice.
@@ -186,7 +188,7 @@ impl State {
     fn suffer(&mut self, fault: Option<Fault>, may: &[Fault]) -> Option<io::Error> {
         let fault = fault.filter(|fault| may.contains(fault))?;
         self.failures += 1;
-        Some(os(if fault == Fault::Enospc { libc::ENOSPC } else { libc::EIO }))
+        Some(os(if matches!(fault, Fault::Enospc | Fault::Full) { libc::ENOSPC } else { libc::EIO }))
     }
 }
 
@@ -212,6 +214,11 @@ impl SimDisk {
         let mut state = self.state.lock();
         let at = state.operations + n;
         state.faults.push((at, fault));
+    }
+
+    /// Nothing goes wrong from now on.
+    pub fn mend(&self) {
+        self.state.lock().faults.clear();
     }
 
     /// Operations so far: calls on the directory and on its files, and one for every piece that is moved.
@@ -264,7 +271,7 @@ impl Disk for SimDisk {
     fn create(&self, name: &str, bytes: u64) -> Result<Box<dyn File>> {
         check_name(name)?;
         let (mut state, fault) = self.begin();
-        if let Some(cause) = state.suffer(fault, &[Fault::Eio, Fault::Enospc]) {
+        if let Some(cause) = state.suffer(fault, &[Fault::Eio, Fault::Enospc, Fault::Full]) {
             return Err(error("fallocate", name, &cause));
         }
         if state.any(self.folder, name).is_some() {
@@ -352,7 +359,7 @@ impl Disk for SimDisk {
     fn make_folder(&self, name: &str) -> Result<Arc<dyn Disk>> {
         check_name(name)?;
         let (mut state, fault) = self.begin();
-        if let Some(cause) = state.suffer(fault, &[Fault::Eio, Fault::Enospc]) {
+        if let Some(cause) = state.suffer(fault, &[Fault::Eio, Fault::Enospc, Fault::Full]) {
             return Err(error("mkdir", name, &cause));
         }
         if state.any(self.folder, name).is_some() {

@@ -203,6 +203,7 @@ fn the_nth_operation_fails_and_no_other() {
     for (fault, failing) in [
         (Fault::Eio, vec![0, 1, 2, 3, 4, 5]),
         (Fault::Enospc, vec![0, 1]),
+        (Fault::Full, vec![0]),
         (Fault::FailedSync, vec![2, 3]),
         (Fault::Eintr, vec![]),
         (Fault::Short, vec![]),
@@ -214,7 +215,8 @@ fn the_nth_operation_fails_and_no_other() {
             let outcome = work(&disk);
             assert_eq!(outcome.is_err(), failing.contains(&n), "{fault:?} at {n}");
             assert_eq!(disk.failures(), u64::from(outcome.is_err()));
-            let status = if fault == Fault::Enospc { NMC_ERR_NO_SPACE } else { NMC_ERR_IO };
+            let full = matches!(fault, Fault::Enospc | Fault::Full);
+            let status = if full { NMC_ERR_NO_SPACE } else { NMC_ERR_IO };
             assert!(outcome.is_ok() || outcome.is_err_and(|error| error.status == status));
         }
     }
