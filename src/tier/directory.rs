@@ -423,18 +423,33 @@ impl Directory {
 
     /// A bucket is given up: from now on nothing of it comes back, whatever happens. Its entries have to end next.
     pub fn condemn(&self, bucket: u64) -> Result<()> {
-        let mut journal = self.journal.lock();
-        journal.append(&mut [Note::Gone { bucket }]).inspect_err(|error| self.blame(error))?;
         {
-            let mut buckets = self.buckets.lock();
-            if let Ok(at) = buckets.binary_search_by_key(&bucket, |bucket| bucket.id) {
-                buckets[at].condemned = true;
-            }
+            // Durably: what is removed in memory from now on finds no entry, and has nothing to write down.
+            let mut journal = self.journal.lock();
+            let appended = journal.append(&mut [Note::Gone { bucket }]);
+            let said = appended.is_ok();
+            appended.and_then(|()| journal.sync()).inspect_err(|error| {
+                // Nobody knows whether its values are safe.
+                if said || journal.in_doubt() {
+                    self.degrade(error);
+                } else {
+                    self.blame(error);
+                }
+            })?;
         }
-        // Durably: what is removed in memory from now on finds no entry, and has nothing to write down.
-        journal.sync().inspect_err(|error| self.blame(error))?;
         reach("tier.condemned");
+        let mut buckets = self.buckets.lock();
+        if let Ok(at) = buckets.binary_search_by_key(&bucket, |bucket| bucket.id) {
+            buckets[at].condemned = true;
+        }
         Ok(())
+    }
+
+    /// A bucket that is being given up, and has entries.
+    #[must_use]
+    pub fn condemned(&self) -> Option<u64> {
+        let half = |bucket: &&Bucket| bucket.condemned && bucket.live > 0;
+        self.buckets.lock().iter().find(half).map(|bucket| bucket.id)
     }
 
     /// All entries of a bucket have ended.
@@ -523,7 +538,10 @@ impl Directory {
         };
         dying.sort_unstable();
         // Their marks first: a record that is found must not be a hole.
-        self.sync()?;
+        if let Err(error) = self.sync() {
+            self.dying_again(bucket, dying);
+            return Err(error);
+        }
         let mut wasted = 0;
         let given_back = (|| -> Result<u64> {
             let (tail, list) = self.storage.list(bucket)?;
@@ -545,6 +563,17 @@ impl Directory {
             buckets[at].waste += wasted - punched.min(wasted);
         }
         given_back.map(drop)
+    }
+
+    /// Blocks that could not be given back now are tried again later.
+    fn dying_again(&self, bucket: u64, mut dying: Vec<u64>) {
+        let mut buckets = self.buckets.lock();
+        if let Ok(at) = buckets.binary_search_by_key(&bucket, |bucket| bucket.id)
+            && memory::reserve(&mut dying, buckets[at].dying.len()).is_ok()
+        {
+            dying.append(&mut buckets[at].dying);
+            buckets[at].dying = dying;
+        }
     }
 
     /// Every record of every bucket, dead or alive, as the lists have it; `each` ends it by false. `failed` hears of buckets whose

@@ -20,6 +20,10 @@ fn room_for(records: u64) -> u64 {
     ROOM.max(records)
 }
 
+/// Whoever opens a directory goes on with a multiple of this. Journals of the former owner that got a name and no sync have lower
+/// numbers, and do not count if they come back.
+const ERA: u64 = 1 << 20;
+
 /// Bytes of a journal that are read at a time: whole records.
 const PIECE: usize = 1 << 20;
 /// A journal may be so long, whatever it says. Much of that is nothing: it takes time to read, but no memory.
@@ -183,7 +187,7 @@ impl Journal {
     ) -> Result<Self> {
         let (number, mut state) = latest;
         state.keep(buckets);
-        let journal = Self::begin(disk, tier_id, number + 1, state)?;
+        let journal = Self::begin(disk, tier_id, (number / ERA + 1).saturating_mul(ERA), state)?;
         for former in names.iter().filter(|name| journal_number(name).is_some()) {
             // If it comes back, the next one counts.
             let _ = disk.unlink(former);
@@ -232,6 +236,12 @@ impl Journal {
         self.state.dead.retain(|(bucket, _)| over.binary_search(bucket).is_err());
     }
 
+    /// Whether records that were refused may be found all the same.
+    #[must_use]
+    pub fn in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
     /// Whether somebody may find that this bucket lies in the one file that has them all.
     #[must_use]
     pub fn may_have(&self, bucket: u64) -> bool {
@@ -274,10 +284,13 @@ impl Journal {
         self.durable = self.next;
         // A record that says so: what is damaged from here on is not taken for what was never synced.
         let mark = encode_entry(self.next, self.durable, self.tier_id, &Entry::High { bucket: self.state.high });
-        match self.file.write(&mark, self.next * JOURNAL_RECORD as u64) {
-            Ok(()) => self.next += 1,
-            Err(_) => self.failed = true,
+        if self.file.write(&mark, self.next * JOURNAL_RECORD as u64).is_err() {
+            // What is durable is so without it.
+            self.settled = self.next;
+            let _ = self.begin_anew(&mut []);
+            return Ok(());
         }
+        self.next += 1;
         self.settled = self.next;
         Ok(())
     }
@@ -293,6 +306,9 @@ impl Journal {
     }
 
     fn try_anew(&mut self, entries: &mut [Entry]) -> Result<()> {
+        if self.begun % ERA == ERA - 1 {
+            crate::bail!(NMC_ERR_IO, "the journal was written anew {ERA} times: the tier has to be opened again");
+        }
         self.begun += 1;
         let (file, next) = match write_whole(&*self.disk, self.tier_id, self.begun, &self.state, entries) {
             Ok(written) => written,
@@ -402,11 +418,13 @@ pub fn read(disk: &dyn Disk, tier_id: u64, number: u64) -> Result<State> {
         first => crate::bail!(NMC_ERR_CORRUPT, "{name}: it begins with {first:?}"),
     }
     let mut state = State::default();
-    replay.entries.iter_mut().try_for_each(|(_, entry)| {
-        state.make_room(std::slice::from_ref(entry))?;
-        state.apply(entry);
-        Ok::<(), Error>(())
-    })?;
+    for (expected, (number, entry)) in (0..).zip(&mut replay.entries) {
+        // Behind a record that was lost, a position says too much: what led to it may have been lost as well.
+        if *number == expected || !matches!(entry, Entry::Position { .. }) {
+            state.make_room(std::slice::from_ref(entry))?;
+            state.apply(entry);
+        }
+    }
     state.tidy();
     Ok(state)
 }

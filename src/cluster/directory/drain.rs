@@ -1,6 +1,7 @@
 //! Emptying a segment: it takes no puts, those of its own node neither, and what is nowhere else is copied by other nodes, which are asked
 //! to and announce their copies like any other. Whoever drains asks again until nothing is left, or gives up and is told what is.
-//! Nothing is left only when the node has said that nobody stores there any more, and everything was looked at after that.
+//! Nothing is left only when the node has said that nobody stores there any more, and everything was looked at after that. A node all of
+//! whose memory is emptied is about to go, and its disk with it: what that has is copied too.
 
 use super::finds::media;
 use super::members::{Node, Seg, State};
@@ -135,8 +136,8 @@ impl Leader {
         let all = self.objects.replicas(at);
         let Some(slot) = self.members.get(&node.id) else { return Ok(None) };
         let is_it = |held: &&Held| {
-            let there = (held.owner, held.index) == (*slot, index) && u32::from(held.segment) == segment;
-            there && held.gate == Gate::Open
+            let goes = u32::from(held.segment) == segment || goes_with_memory(node, held.segment);
+            (held.owner, held.index) == (*slot, index) && held.gate == Gate::Open && goes
         };
         let Some(held) = all.iter().find(is_it) else { return Ok(None) };
         let counts_on = |other: &Held| {
@@ -146,7 +147,7 @@ impl Leader {
         let elsewhere = |other: &Held| {
             let stays = |node: &Node| {
                 let segment = node.segments.iter().find(|s| s.info.number == u32::from(other.segment));
-                segment.is_none_or(|segment| !segment.draining)
+                segment.is_none_or(|segment| !segment.draining) && !goes_with_memory(node, other.segment)
             };
             other.gate == Gate::Open && counts_on(other).is_some_and(stays)
         };
@@ -179,6 +180,12 @@ impl Leader {
         let id = *fit.get(self.chance.below(fit.len()))?;
         self.node(id)
     }
+}
+
+/// Whether a segment is a disk, and all memory of its node is being emptied.
+fn goes_with_memory(node: &Node, segment: u8) -> bool {
+    let mut memory = node.segments.iter().filter(|segment| segment.info.media != Media::Ssd).peekable();
+    media(node, segment) == Media::Ssd && memory.peek().is_some() && memory.all(|segment| segment.draining)
 }
 
 /// A replica as others are told of it.

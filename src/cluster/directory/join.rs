@@ -76,8 +76,10 @@ impl Leader {
         // A new store says for the node that it has nothing to drop. A former one that comes back must not be taken for one that has
         // done so: whatever position it comes back with, it is behind the one at which the new one came.
         let head = self.log.head();
+        // So does one that is told to drop all that it has.
         let replaces = |node: &Node| {
-            join.since.is_none() && node.store != join.store && (node.incarnation != 0 || node.since < head)
+            let has_nothing = join.since.is_none() || self.is_fresh(node, &join);
+            has_nothing && node.store != join.store && (node.incarnation != 0 || node.since < head)
         };
         // The same for one that goes on without the tier that it had: that is not told what is dropped from now on, and may come back with another
         // store, when nobody remembers any more.
@@ -142,22 +144,27 @@ impl Leader {
         }
     }
 
-    /// Lets a member in, in a new life or in the one that it had.
-    fn admit(&mut self, ask: Ask, join: Join, now: Millis, to: &mut Vec<Action>) -> Result<()> {
-        let id = NodeId::of(&join.name);
-        let (head, floor) = (self.log.head(), self.log.floor());
-        let Some(node) = self.node(id) else { return Ok(()) };
+    /// Whether a node that comes has to drop all that it has: entries behind where it is may be missing; or it is where this log never
+    /// was, and was in another one.
+    fn is_fresh(&self, node: &Node, join: &Join) -> bool {
         // The log begins anew for what was left behind, not for what says so. But what was confirmed for the node is there for nobody any more:
         // another store may have done that.
         let since = if join.left { node.reach } else { node.since }.max(node.position);
+        join.since.is_some_and(|at| at < since || at < self.log.floor() || at > self.log.head())
+    }
+
+    /// Lets a member in, in a new life or in the one that it had.
+    fn admit(&mut self, ask: Ask, join: Join, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        let id = NodeId::of(&join.name);
+        let head = self.log.head();
+        let Some(node) = self.node(id) else { return Ok(()) };
+        let fresh = self.is_fresh(node, &join);
         if node.incarnation != join.incarnation {
             self.new_life(&join, to)?;
         } else if join.sent_at < node.said {
             // It has come late: the node was let in since, and is not where it was when it asked.
             return Ok(());
         }
-        // Entries behind where it is may be missing; or it is where this log never was, and was in another one.
-        let fresh = join.since.is_some_and(|at| at < since || at < floor || at > head);
         // Nobody has told the part that was not there what was dropped, and what that was is not known any more.
         let known = |at| self.log.is_last(at) || self.is_as_it_was(id, join.tier);
         let apart = join.apart.is_some_and(|at| !known(at));

@@ -918,13 +918,14 @@ fn a_join_that_comes_after_what_was_said_later_changes_nothing() {
 fn a_position_that_this_log_never_gave_is_of_another_one() {
     // The state of the master was lost, or the store was in another cluster.
     let mut rig = Rig::with_nodes(1, false);
-    for (n, ahead) in [(0, Position { term: 7, number: 3 }), (2, Position { term: 5, number: 1 })] {
+    for (n, ahead) in [(0, Position { term: 7, number: 3 }), (2, Position { term: 5, number: 2 })] {
         rig.join(n, n + 10, n + 10, Some(ahead));
         let welcome = rig.welcome(n).unwrap();
         assert!(welcome.fresh && welcome.head < ahead, "{ahead:?}");
     }
     // At the end of the log nothing is missing.
-    rig.join(0, 20, 10, Some(Position { term: 5, number: 0 }));
+    let head = rig.welcome(0).unwrap().head;
+    rig.join(0, 20, 10, Some(head));
     assert!(!rig.welcome(0).unwrap().fresh);
 }
 
@@ -1435,4 +1436,57 @@ fn parts_are_put_only_while_their_value_is_and_go_with_it() {
     }
     let keys = rig.ask(ListKeys { cursor: 0, space: Space(b"\xffp".to_vec()), prefix: Prefix(vec![]) });
     assert!(matches!(rig.answer(keys), Some(Message::Keys(keys)) if keys.list.is_empty()), "parts are no keys");
+}
+
+/// The disk of a node that is emptied goes with it; what was there counted as elsewhere, or was not looked at.
+#[test]
+fn a_drain_of_all_memory_copies_what_the_disk_has() {
+    for (in_memory, on_disk) in [(true, false), (true, true), (false, true)] {
+        let mut rig = Rig::with_nodes(2, false);
+        let node = NodeId::of("n1");
+        let disk = SegmentInfo { number: 1, name: "n1/ssd".into(), media: Media::Ssd, capacity: 9, used: 0, near: -1 };
+        rig.tell(1, Mount { node, incarnation: 2, segment: disk, unmount: false });
+        let put = PutId::local(7);
+        if in_memory {
+            rig.facts(1, vec![published(1, 1, put)]);
+        }
+        if on_disk {
+            rig.facts(1, vec![Published { index: 9, epoch: 2, key: key(), put, length: 1, segment: 1 }.into()]);
+        }
+        let drained = |rig: &mut Rig| {
+            for _ in 0..20 {
+                rig.now += 100;
+                rig.on(Event::Tick);
+                rig.drain("n1/ram", false);
+                let newest = rig.facts[1];
+                rig.pings_closed(1, vec![0], newest);
+            }
+            rig.drain("n1/ram", false)
+        };
+        assert_eq!(drained(&mut rig), Some(NMC_IN_PROGRESS), "{in_memory}, {on_disk}");
+        let asked = rig.copies_asked();
+        assert!(!asked.is_empty() && asked.iter().all(|(to, from)| (*to, *from) == (0, node)), "{asked:?}");
+        rig.facts(0, vec![published(3, 3, put)]);
+        assert_eq!(drained(&mut rig), Some(NMC_OK), "{in_memory}, {on_disk}");
+    }
+}
+
+/// Of two stores that take turns under one name the second had a position of somewhere else, and nothing was written down when it was
+/// told to drop all: with another leader the first came back with what had been removed.
+#[test]
+fn a_store_that_comes_back_after_one_that_was_emptied_is_emptied_too() {
+    for elsewhere in [Position { term: 1 << 50, number: 3 }, Position { term: 1, number: 1 }] {
+        let mut rig = Rig::with_nodes(2, true);
+        let first = rig.welcome(0).unwrap().head;
+        rig.local(0, 1, 1, 7);
+        rig.local(1, 1, 1, 8);
+        rig.tell(0, Leave { node: NodeId::of("n0"), incarnation: 1, empty: false });
+        rig.join(0, 12, 12, Some(elsewhere));
+        assert!(rig.welcome(0).unwrap().fresh);
+        let members = rig.members.clone();
+        let (log, floor) = (Vec::new(), Position::default());
+        rig.on(Event::Elected(Elected { term: 6, until: Millis::MAX, members, log, floor }));
+        rig.join(0, 14, 1, Some(first));
+        assert!(rig.welcome(0).unwrap().fresh, "{elsewhere:?}");
+    }
 }

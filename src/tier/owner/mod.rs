@@ -627,6 +627,12 @@ impl Owner {
 
     /// Gives space back, a few buckets at a time; gives whether there was some.
     fn tidy(&self) -> bool {
+        // One whose entries could not be ended when it was given up, for want of memory.
+        if let Some(bucket) = self.directory.condemned()
+            && let Err(error) = self.end_all(bucket).map(|_| self.directory.emptied(bucket))
+        {
+            log::emit(log::WARN, || format!("tier: bucket {bucket} is half given up: {error}"));
+        }
         for step in 0..TIDY {
             match self.directory.tidy() {
                 Ok(true) => {}

@@ -128,7 +128,7 @@ impl Owner {
     }
 
     /// Ends all entries that lead to a bucket.
-    fn end_all(&self, bucket: u64) -> Result<u64> {
+    pub(super) fn end_all(&self, bucket: u64) -> Result<u64> {
         let mut records: Vec<Fingerprint> = Vec::new();
         let mut values = Vec::new();
         let listed = self.list_bucket(bucket, &mut records, &mut values);
