@@ -2305,7 +2305,9 @@ typedef struct nmc_tier_stats_t {
   uint32_t struct_size;
   /** 1 if this process owns the tier. */
   uint32_t owner;
-  /** Values that can be read from disk now. */
+  /**
+   * Values that can be read from disk now; those of a namespace that was emptied are counted until the owner has passed them.
+   */
   uint64_t objects;
   /** Their bytes. */
   uint64_t bytes;

@@ -159,7 +159,7 @@ pub struct nmc_tier_stats_t {
     pub struct_size: u32,
     /// 1 if this process owns the tier.
     pub owner: u32,
-    /// Values that can be read from disk now.
+    /// Values that can be read from disk now; those of a namespace that was emptied are counted until the owner has passed them.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,

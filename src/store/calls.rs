@@ -26,13 +26,13 @@ impl Store {
         }
     }
 
-    /// A call whose answer nobody needs: it waits for `limit` at most.
-    pub(super) fn call_soon(&self, request: &Request<'_>, limit: Duration) -> Result<()> {
-        match &self.client.way {
-            Way::Direct { host, .. } => drop(host.serve(self.client.id, request)),
-            Way::Remote(remote) => drop(remote.call_soon(limit, request, &self.interrupt())?),
-        }
-        Ok(())
+    /// A call without which whoever makes it gets on as well: it waits for `limit` at most.
+    pub(super) fn call_soon(&self, request: &Request<'_>, limit: Duration) -> Result<[u64; 3]> {
+        let items = match &self.client.way {
+            Way::Direct { host, .. } => host.serve(self.client.id, request),
+            Way::Remote(remote) => remote.call_soon(limit, request, &self.interrupt())?,
+        };
+        items.into_iter().next().map_or(Ok([0; 3]), Item::result)
     }
 
     fn ask(&self, request: &Request<'_>, interrupt: &Interrupt<'_>) -> Result<Item> {

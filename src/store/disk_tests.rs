@@ -19,14 +19,14 @@ use super::{MasterSlot, PLACE_SHIFT, Store};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE,
+    NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE,
     NMC_ERR_UNSUPPORTED, NMC_NOT_READY,
 };
 use crate::layout::disk::{Entry, Space, Spot, fingerprint};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ type Record = (Vec<u8>, u64, u64);
 /// Values by where they lie, and what is done with them.
 #[derive(Default)]
 struct Disk {
+    /// Its owner was killed, and the next one is not there yet.
+    is_away: AtomicBool,
     /// What the lists of buckets say, by bucket and block: key, epoch and put.
     records: Mutex<BTreeMap<(u64, u64), Record>>,
     values: Mutex<HashMap<Spot, Vec<u8>>>,
@@ -71,7 +73,10 @@ impl DiskReader for Disk {
                 read.outcome = Ok(false);
                 continue;
             }
-            let value = self.values.lock()[&read.entry.entry.spot].clone();
+            let Some(value) = self.values.lock().get(&read.entry.entry.spot).cloned() else {
+                read.outcome = Err(Error::new(NMC_ERR_NOT_FOUND, "the file is gone"));
+                continue;
+            };
             let from = usize::try_from(read.offset).unwrap();
             let mut rest = &value[from..from + usize::try_from(read.bytes).unwrap()];
             match &mut read.to {
@@ -151,6 +156,9 @@ impl DiskOwner for Disk {
     }
 
     fn call(&self, _: u32, _: [u64; 2], _: &[&[u8]]) -> Result<[u64; 3]> {
+        if self.is_away.load(SeqCst) {
+            crate::bail!(NMC_ERR_UNAVAILABLE, "it is not here");
+        }
         Ok([0; 3])
     }
 }
@@ -817,4 +825,40 @@ fn nothing_is_read_straight_into_heaps() {
     assert_eq!((straight(), &seen[..]), (vec![], VALUE));
     store.promote(&[b"disk"], 0, |_, came| assert!(came.unwrap()));
     assert_eq!((straight(), get(store, b"disk").unwrap()), (vec![], VALUE.to_vec()));
+}
+
+/// An owner that is killed when it has given a bucket up leaves entries that lead nowhere: its file goes when the next one comes, before
+/// the index does. Nothing is damaged then. With an owner that answers, something is.
+#[test]
+fn a_file_that_is_gone_while_nobody_owns_it_is_no_damage() {
+    let bed = Bed::new();
+    bed.disk.values.lock().clear();
+    let look = || bed.store.get(b"disk", slice(&mut [0; 64])).map_err(|error| error.status);
+    assert!(matches!(look(), Err(NMC_ERR_CORRUPT)));
+    bed.disk.is_away.store(true, SeqCst);
+    assert!(matches!(look(), Err(NMC_ERR_UNAVAILABLE)));
+}
+
+/// Entries that came while those of a flushed namespace were looked for pushed as many out of the search.
+#[test]
+fn a_flush_ends_every_entry_that_was_there() {
+    let bed = Bed::plain();
+    bed.attach(&[(b"", DEFAULT)], &[]);
+    let write = |keys: u64, bucket: u64| {
+        (0..keys).for_each(|i| {
+            put_with(&bed.store, format!("{bucket} {i}").as_bytes(), b"v", &PutOptions::DEFAULT).unwrap()
+        });
+        bed.with(|master| {
+            master.begin_walk();
+            Ok(())
+        });
+        assert_eq!(bed.write(&bed.next(Scope::All), bucket), keys);
+    };
+    for round in 1..8 {
+        write(2 + round, 2 * round);
+        bed.store.remove_all().unwrap();
+        write(1, 2 * round + 1);
+        while bed.with(|master| master.sweep_disk()) {}
+        assert_eq!(bed.with(|master| Ok(master.disk_counts().unwrap().objects)), 1, "round {round}");
+    }
 }

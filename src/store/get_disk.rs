@@ -247,6 +247,11 @@ impl Store {
         Ok(read)
     }
 
+    /// Whether the store has another tier by now, or none.
+    fn is_former(&self, disk: &DiskAccess) -> bool {
+        self.client.view().header().disk.load(Acquire) != disk.map.id()
+    }
+
     /// What came of a read: counts it, and tells the owner of what cannot be read.
     pub(super) fn judge(
         &self,
@@ -259,11 +264,25 @@ impl Store {
             Ok(true) => self.client.counters.disk_hit(bytes),
             Ok(false) => {}
             // An index that is not the store's any more may lead to what is no longer there.
-            Err(_) if self.client.view().header().disk.load(Acquire) != disk.map.id() => return Ok(false),
-            Err(error) if error.status == NMC_ERR_CORRUPT => {
+            Err(_) if self.is_former(disk) => return Ok(false),
+            Err(error) if matches!(error.status, NMC_ERR_CORRUPT | NMC_ERR_NOT_FOUND) => {
                 // It looks itself. If it cannot be reached, or does not answer soon, the next one who reads tells it.
                 let suspect = Request::Disk(CALL_SUSPECT, [entry.index.into(), entry.word], Vec::new());
-                let _ = self.call_soon(&suspect, GRANT);
+                let told = self.call_soon(&suspect, GRANT);
+                if error.status == NMC_ERR_NOT_FOUND {
+                    // Whoever gave the file up may have been killed before the entry ended, and the next owner takes it away first.
+                    return match told {
+                        Ok(_) if self.is_former(disk) => Ok(false),
+                        Ok(_) => Err(Error::new(NMC_ERR_CORRUPT, error.message.clone())),
+                        Err(_) => {
+                            let text = format!(
+                                "{}; whether it was given up is known when the tier has an owner",
+                                error.message
+                            );
+                            Err(Error::new(NMC_ERR_UNAVAILABLE, text))
+                        }
+                    };
+                }
             }
             Err(_) => {}
         }

@@ -21,6 +21,8 @@ const TOGETHER: usize = 64;
 const LOOK: Duration = Duration::from_micros(200);
 /// Looks between two questions.
 const LOOKS: u32 = 32;
+/// Times that values are asked for: what was written may leave the disk again before anybody looks.
+const TIMES: usize = 8;
 
 impl Store {
     /// Waits until values that were just published, with these epochs, are on disk. One that was replaced meanwhile is not waited
@@ -82,19 +84,37 @@ impl Store {
             Ok(Look::Ready(pin)) => Some(pin.slot),
             _ => None,
         }));
-        let waited = self.wait_while_pinned(disk, values, &keys);
+        let mut waited = Ok(None);
+        for _ in 0..TIMES {
+            waited = self.wait_while_pinned(disk, values, &keys);
+            if !matches!(waited, Ok(Some(_))) {
+                break;
+            }
+        }
         pins.into_iter().for_each(|slot| self.let_go(view, slot));
-        waited
+        match waited? {
+            Some(key) => {
+                let text = format!("{} is in memory, but was not written to disk: see the owner's log", show(key));
+                Err(Error::new(NMC_ERR_IO, text))
+            }
+            None => Ok(()),
+        }
     }
 
-    fn wait_while_pinned(&self, disk: &DiskAccess, values: &[(&[u8], u64)], keys: &[&[u8]]) -> Result<()> {
+    /// Asks the owner for these values, and waits until it is done. Gives one that is in memory, and not on disk.
+    fn wait_while_pinned<'a>(
+        &self,
+        disk: &DiskAccess,
+        values: &[(&'a [u8], u64)],
+        keys: &[&[u8]],
+    ) -> Result<Option<&'a [u8]>> {
         let interrupt = self.interrupt();
         let [ticket, ..] = self.call_disk(CALL_THROUGH, [self.namespace.into(), 0], keys)?;
         let mut looks = 0u32;
         let is_there = |key: &[u8]| Ok::<_, Error>(disk.map.probe(self.namespace, key)?.is_some());
         loop {
             if keys.iter().try_fold(true, |all, key| Ok::<_, Error>(all && is_there(key)?))? {
-                return Ok(());
+                return Ok(None);
             }
             looks += 1;
             if looks.is_multiple_of(LOOKS) {
@@ -114,10 +134,7 @@ impl Store {
                 continue;
             }
             match self.look(self.client.view(), key)? {
-                Look::Ready((_, found)) if found == *epoch => {
-                    let text = format!("{} is in memory, but was not written to disk: see the owner's log", show(key));
-                    return Err(Error::new(NMC_ERR_IO, text));
-                }
+                Look::Ready((_, found)) if found == *epoch => return Ok(Some(key)),
                 // Another one has its place.
                 Look::Ready(_) | Look::Writing(..) => {}
                 Look::Missing => {
@@ -126,6 +143,6 @@ impl Store {
                 }
             }
         }
-        Ok(())
+        Ok(None)
     }
 }

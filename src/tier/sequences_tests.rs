@@ -76,6 +76,27 @@ fn a_full_index_makes_room_for_those_who_wait_too() {
     assert!(stats.objects <= 64 && stats.evicted >= 136, "{stats:?}");
 }
 
+/// What was written left the disk again before its writer looked, which was told that the disk had failed; or the answer was lost among
+/// those to others.
+#[test]
+fn puts_that_are_written_through_succeed_beside_evictions() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { write_through: true, ..config(&dir) });
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                tier.evict(0).unwrap();
+            }
+        });
+        let put = |i: u64| try_put(&store, &format!("k{}", i % 50), &value(i, 5000), true);
+        let failed: Vec<_> = (0..400).filter_map(|i| put(i).err()).collect();
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(failed.is_empty(), "{} of 400: {}", failed.len(), failed[0]);
+    });
+}
+
 #[test]
 fn a_commit_that_is_repeated_waits_for_the_disk_too() {
     let dir = tempfile::tempdir().unwrap();

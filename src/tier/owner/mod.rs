@@ -482,8 +482,11 @@ impl Owner {
     fn wait(&self, ticket: u64) -> Result<u64> {
         let mut inbox = self.inbox.lock();
         loop {
-            if let Some((_, result)) = inbox.results.iter().find(|(done, _)| *done == ticket) {
-                return result.clone();
+            // Nobody else asks for it, and there is room for few.
+            if let Some(at) = inbox.results.iter().position(|(done, _)| *done == ticket)
+                && let Some((_, result)) = inbox.results.remove(at)
+            {
+                return result;
             }
             if inbox.stop {
                 return Err(write::closing());

@@ -8,7 +8,7 @@ use super::sys::{Flight, Landed};
 use crate::base::crc;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND};
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND};
 use crate::layout::disk::Spot;
 use crate::store::backing::{DiskInfo, DiskRead, Target};
 use crate::store::copy::{Pieces, Walk};
@@ -158,7 +158,7 @@ impl<'r, 'a> Job<'r, 'a> {
             Some(Trouble::Wrong(error)) => {
                 let Spot { bucket, block } = self.spot();
                 let error = match error.status {
-                    NMC_ERR_NOT_FOUND => Error::new(NMC_ERR_CORRUPT, format!("the file is gone ({})", error.message)),
+                    NMC_ERR_NOT_FOUND => error.context("the file is gone"),
                     _ => error,
                 };
                 self.finish(Err(error.context(format!("bucket {bucket}, block {block}"))));

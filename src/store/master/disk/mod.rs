@@ -404,15 +404,14 @@ impl Disk {
     /// A bounded step of the search for entries of former generations.
     fn sweep(&mut self) -> Result<()> {
         let map = Arc::clone(&self.map);
-        let (view, all) = (map.view(), self.fresh.max(1));
+        let view = map.view();
         if self.sweep_left == 0 {
             return Ok(());
         }
         memory::reserve(&mut self.marks, SWEEP_ENTRIES as usize + MOST_HELD)?;
         for _ in 0..SWEEP_ENTRIES.min(self.sweep_left) {
-            let index = self.sweep_at % all;
-            self.sweep_at = (index + 1) % all;
-            self.sweep_left -= 1;
+            let index = self.sweep_at;
+            (self.sweep_at, self.sweep_left) = (index + 1, self.sweep_left - 1);
             let Some(words) = view.entry(index).and_then(disk_entry::read) else { continue };
             let Entry { epoch, space, .. } = Entry::from_words(words);
             let since = self.spaces.get(space as usize).copied().flatten().map_or(0, |known| known.since);
@@ -452,7 +451,7 @@ impl Disk {
             }
         }
         disk.index.rebuild(view.index(), live.into_iter());
-        disk.sweep_left = disk.fresh;
+        (disk.sweep_at, disk.sweep_left) = (0, disk.fresh);
         Ok(disk)
     }
 }
@@ -544,7 +543,8 @@ impl Master {
             (known.generation, known.since) = (next.generation, next_epoch);
         }
         disk.marks.push(Mark::Generation(next));
-        disk.sweep_left = disk.fresh;
+        // From the first on: those that come meanwhile stand behind the last.
+        (disk.sweep_at, disk.sweep_left) = (0, disk.fresh);
     }
 
     /// Upkeep of the disk's index.

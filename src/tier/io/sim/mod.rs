@@ -435,8 +435,13 @@ impl File for SimFile {
         let (mut state, fault) = self.begin("write")?;
         let suffered = state.suffer(fault, &[Fault::Eio, Fault::Enospc]);
         // Half of it, nothing, or a little: a record of the journal says all that it says in its first half.
-        let part = [from.len() / 2, 0, from.len() / 8][(state.failures.max(1) - 1) as usize % 3];
-        let written = if suffered.is_some() { &from[..part] } else { from };
+        let part = match (&suffered, state.failures % 3) {
+            (None, _) => from.len(),
+            (_, 1) => from.len() / 2,
+            (_, 2) => 0,
+            _ => from.len() / 8,
+        };
+        let written = &from[..part];
         state.files[self.file].write(written, offset);
         suffered.map_or(Ok(()), |cause| Err(self.failed("write", &cause)))
     }
