@@ -51,6 +51,8 @@ pub struct Candidate {
     terms: Term,
     /// A lease under which this master leads no more, and of which etcd has not heard that.
     left: Option<i64>,
+    /// The revision of what was written down last, if that is known: not after one of which nobody knows whether it was.
+    last: Option<i64>,
 }
 
 /// A lease of this master.
@@ -67,7 +69,16 @@ impl Candidate {
     /// A master that others call `advertised`. Nobody is spoken to yet.
     pub fn new(options: &Options, advertised: String) -> Result<Self, Failure> {
         let (prefix, lease_s) = (options.prefix.clone(), options.lease_s);
-        Ok(Self { etcd: Client::new(options)?, prefix, lease_s, advertised, told: None, terms: 0, left: None })
+        Ok(Self {
+            etcd: Client::new(options)?,
+            prefix,
+            lease_s,
+            advertised,
+            told: None,
+            terms: 0,
+            left: None,
+            last: None,
+        })
     }
 
     fn key(&self, name: &str) -> Vec<u8> {
@@ -235,7 +246,7 @@ impl Candidate {
             Ok(elected) => elected,
             Err(status) => return format!("what is written down can not be read: {}", describe(&status)),
         };
-        self.told = None;
+        (self.told, self.last) = (None, None);
         handle.tell(Event::Elected(elected));
         if Self::look(handle).await != Some(term) {
             return "the directory could not begin".into();
@@ -272,16 +283,40 @@ impl Candidate {
 
     /// Writes changes down if this master still leads; false if it does not. A change too long for one transaction is told as
     /// not written unless all of it is, and written again: its parts say nothing that is not so.
-    async fn record(&self, term: Term, list: Vec<Change>) -> Result<bool, Status> {
+    async fn record(&mut self, term: Term, list: Vec<Change>) -> Result<bool, Status> {
         let operations = self.operations(list);
-        let guard = created(&self.key("leader"), i64::try_from(counted(term)).unwrap_or(i64::MAX));
+        let term = i64::try_from(counted(term)).unwrap_or(i64::MAX);
         for part in operations.chunks(MAX_OPS) {
-            let txn = TxnRequest { compare: vec![guard.clone()], success: part.to_vec(), failure: Vec::new() };
-            if !self.etcd.txn(txn).await?.succeeded {
-                return Ok(false);
+            let last = match self.last.take() {
+                Some(last) => last,
+                None => self.revisions("written").await?.1,
+            };
+            let answer = self.etcd.txn(self.following(term, last, part)).await?;
+            if !answer.succeeded {
+                if self.revisions("leader").await?.0 != term {
+                    return Ok(false);
+                }
+                return Err(Status::aborted("one that was given up was written down meanwhile"));
             }
+            self.last = answer.header.map(|header| header.revision);
         }
         Ok(true)
+    }
+
+    /// A transaction that takes place while this master leads, and right after the one that left the revision `last`. One that was
+    /// sent and never answered does not follow any that was sent later.
+    fn following(&self, term: i64, last: i64, operations: &[RequestOp]) -> TxnRequest {
+        let (key, value) = (self.key("written"), Vec::new());
+        let compare = vec![created(&self.key("leader"), term), changed(&key, last)];
+        let mut success = operations.to_vec();
+        success.push(op(Op::RequestPut(PutRequest { key, value, lease: 0 })));
+        TxnRequest { compare, success, failure: Vec::new() }
+    }
+
+    /// Where something was created, and changed for the last time; zeros if it is not there.
+    async fn revisions(&self, name: &str) -> Result<(i64, i64), Status> {
+        let found = self.etcd.range(RangeRequest { key: self.key(name), ..Default::default() }).await?;
+        Ok(found.kvs.first().map_or((0, 0), |kv| (kv.create_revision, kv.mod_revision)))
     }
 
     fn operations(&self, list: Vec<Change>) -> Vec<RequestOp> {
@@ -371,6 +406,14 @@ fn created(key: &[u8], revision: i64) -> Compare {
         target: CompareTarget::Create.into(),
         key: key.to_vec(),
         target_union: Some(TargetUnion::CreateRevision(revision)),
+    }
+}
+
+fn changed(key: &[u8], revision: i64) -> Compare {
+    Compare {
+        target: CompareTarget::Mod.into(),
+        target_union: Some(TargetUnion::ModRevision(revision)),
+        ..created(key, 0)
     }
 }
 
@@ -584,5 +627,68 @@ mod tests {
         names.push(drop_name(Position { term: 0x11, number: 1 }));
         assert!(names.is_sorted() && names.iter().all(|name| name.as_str() < "drop0"));
         assert_eq!(position_in(&position_out(Position { term: 3, number: 4 })), Some(Position { term: 3, number: 4 }));
+    }
+
+    /// It is killed when the test ends, however.
+    struct Killed(std::process::Child);
+
+    impl Drop for Killed {
+        fn drop(&mut self) {
+            let _ = self.0.kill().and_then(|()| self.0.wait());
+        }
+    }
+
+    /// An etcd of one member, and where it listens; None if there is none to be started.
+    fn etcd(dir: &Path) -> Option<(Killed, String)> {
+        use std::process::{Command, Stdio};
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap();
+        let (client, peers) = (free(), format!("http://{}", free()));
+        let url = format!("http://{client}");
+        let mut command = Command::new("etcd");
+        command.arg("--data-dir").arg(dir).args(["--name", "e", "--initial-cluster", &format!("e={peers}")]);
+        command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
+        command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        child.ok().map(|child| (Killed(child), url))
+    }
+
+    /// A transaction that was sent and given up arrived after a later one, and what it said counted. Control: the same one as it was.
+    #[tokio::test]
+    async fn what_was_given_up_is_not_written_down_after_what_came_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let Some((_killed, url)) = etcd(dir.path()) else {
+            eprintln!("skipped: there is no etcd on the PATH (Debian: apt-get install etcd-server)");
+            return;
+        };
+        let (endpoints, prefix) = (vec![url], "/t".to_owned());
+        let options = Options { endpoints, prefix, lease_s: 9, ca: None, identity: None, user: None };
+        let mut master = Candidate::new(&options, String::new()).unwrap();
+        let leads = |master: &Candidate| {
+            let (key, value) = (master.key("leader"), Vec::new());
+            let success = vec![op(Op::RequestPut(PutRequest { key, value, lease: 0 }))];
+            TxnRequest { compare: Vec::new(), success, failure: Vec::new() }
+        };
+        let begun = std::time::Instant::now();
+        while master.etcd.txn(leads(&master)).await.is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "etcd does not answer");
+            sleep(Duration::from_millis(50)).await;
+        }
+        let created = master.revisions("leader").await.unwrap().0;
+        let term = terms_of(0) + Term::try_from(created).unwrap();
+        assert_eq!(i64::try_from(counted(term)).unwrap(), created);
+        let member = |number| {
+            let since = Position { term: 1, number };
+            Change::Member(Member { name: "n".into(), since })
+        };
+        assert!(master.record(term, vec![member(1)]).await.unwrap());
+        let late = master.following(created, master.last.unwrap(), &master.operations(vec![member(2)]));
+        assert!(master.record(term, vec![member(3)]).await.unwrap());
+        assert!(!master.etcd.txn(late.clone()).await.unwrap().succeeded);
+        let unguarded = TxnRequest { compare: late.compare[..1].to_vec(), ..late };
+        assert!(master.etcd.txn(unguarded).await.unwrap().succeeded);
+        // Somebody else's: what is not known is looked for.
+        assert_eq!(master.record(term, vec![member(4)]).await.unwrap_err().code(), Code::Aborted);
+        assert!(master.record(term, vec![member(5)]).await.unwrap());
+        assert!(!master.record(term + 1, vec![member(6)]).await.unwrap(), "who does not lead writes nothing");
     }
 }
