@@ -179,13 +179,14 @@ pub fn open(
     Ok(Opened { head, journal, storage, buckets, last_bucket, recovered, made })
 }
 
-/// Takes away what was made of a directory that could not be made to the end, its journal last: without a head that one is nothing.
+/// Takes away what was made of a directory that could not be made to the end. Its journal goes when it is certain that there is no head:
+/// without one that is nothing, and a head without a journal is a directory that is damaged.
 pub fn unmake(disk: &dyn Disk) {
     let temporary = format!("{SUPER_NAME}.tmp");
-    for name in [DATA_NAME, &temporary, SUPER_NAME, &journal_name(0)] {
-        let _ = backend::take_away(disk, name);
+    let first = [DATA_NAME, &temporary, SUPER_NAME].iter().try_for_each(|name| backend::take_away(disk, name));
+    if first.and_then(|()| disk.sync()).is_ok() {
+        let _ = backend::take_away(disk, &journal_name(0)).and_then(|()| disk.sync());
     }
-    let _ = disk.sync();
 }
 
 /// A directory without a head must not have values, of whatever backend. Gives what else is there.

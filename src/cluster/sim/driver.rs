@@ -526,6 +526,10 @@ impl Sim {
         // A name may be held for as long as its former holder may serve.
         let end = self.now + if self.setup.sees_ends { 24_000 } else { 14_000 };
         while self.now < end && self.checker.violations.is_empty() && self.step() {}
+        // A late double of a message may have begun a put that nobody knows of. Those are given up after half a minute.
+        let end = end + 32_000;
+        let puts = |sim: &Self| sim.masters.iter().any(|m| m.master.leads().is_some() && m.master.under_way()[0] > 0);
+        while puts(self) && self.now < end && self.checker.violations.is_empty() && self.step() {}
         if self.checker.violations.is_empty() {
             self.compare();
         }

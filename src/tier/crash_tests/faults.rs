@@ -208,6 +208,12 @@ fn a_bucket_that_may_come_back_and_is_not_marked_ends_writing() {
     run_any(Backend::File, 3168).unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
+/// A directory could not be made, its head could not be taken away, and its journal was: it counted as damaged.
+#[test]
+fn a_directory_that_could_not_be_made_is_not_damaged() {
+    run_any(Backend::Bucket, 1614).unwrap_or_else(|wrong| panic!("{wrong}"));
+}
+
 #[test]
 fn what_is_no_failure_passes_unnoticed() {
     let step = if asked().is_some() { 1 } else { 97 };
