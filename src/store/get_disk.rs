@@ -198,7 +198,6 @@ impl Store {
         key: &[u8],
         mut read: impl FnMut(Option<(&DiskAccess, &DiskEntry)>) -> Result<Option<Look<T>>>,
     ) -> Result<Look<T>> {
-        let named = || self.client.view().header().disk.load(Acquire);
         for _ in 0..LOOKS {
             // In this order: a key that moves from memory to disk is on disk before it leaves memory, and one that moves the
             // other way is counted when it is in memory, and before it ends on disk.
@@ -211,10 +210,10 @@ impl Store {
                 if let Some(look) = read(Some((&disk, &entry)))? {
                     return Ok(look);
                 }
-            } else if disk.map.view().header().moved.load(Relaxed) == moved && named() == disk.map.id() {
+            } else if disk.map.view().header().moved.load(Relaxed) == moved && !self.is_former(&disk) {
                 return Ok(Look::Missing);
             }
-            if named() != disk.map.id() {
+            if self.is_former(&disk) {
                 // It was opened anew, or closed.
                 match self.disk()? {
                     Some(access) => disk = access,

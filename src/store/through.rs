@@ -5,6 +5,7 @@ use super::Store;
 use super::disk::DiskAccess;
 use super::master::show;
 use super::read::Look;
+use super::wait::Interrupt;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_IO, NMC_ERR_STALE};
@@ -84,9 +85,9 @@ impl Store {
             Ok(Look::Ready(pin)) => Some(pin.slot),
             _ => None,
         }));
-        let mut waited = Ok(None);
+        let (interrupt, mut waited) = (self.interrupt(), Ok(None));
         for _ in 0..TIMES {
-            waited = self.wait_while_pinned(disk, values, &keys);
+            waited = self.wait_while_pinned(disk, values, &keys, &interrupt);
             if !matches!(waited, Ok(Some(_))) {
                 break;
             }
@@ -107,8 +108,8 @@ impl Store {
         disk: &DiskAccess,
         values: &[(&'a [u8], u64)],
         keys: &[&[u8]],
+        interrupt: &Interrupt<'_>,
     ) -> Result<Option<&'a [u8]>> {
-        let interrupt = self.interrupt();
         let [ticket, ..] = self.call_disk(CALL_THROUGH, [self.namespace.into(), 0], keys)?;
         let mut looks = 0u32;
         let is_there = |key: &[u8]| Ok::<_, Error>(disk.map.probe(self.namespace, key)?.is_some());

@@ -640,16 +640,32 @@ mod tests {
 
     /// An etcd of one member, and where it listens; None if there is none to be started.
     fn etcd(dir: &Path) -> Option<(Killed, String)> {
+        use std::net::{TcpListener, TcpStream};
         use std::process::{Command, Stdio};
-        let free = || std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap();
-        let (client, peers) = (free(), format!("http://{}", free()));
-        let url = format!("http://{client}");
-        let mut command = Command::new("etcd");
-        command.arg("--data-dir").arg(dir).args(["--name", "e", "--initial-cluster", &format!("e={peers}")]);
-        command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
-        command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        child.ok().map(|child| (Killed(child), url))
+        let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap();
+        for attempt in 0..5 {
+            let (client, peers) = (free(), format!("http://{}", free()));
+            let url = format!("http://{client}");
+            let mut command = Command::new("etcd");
+            command.arg("--data-dir").arg(dir.join(attempt.to_string())).args([
+                "--name",
+                "e",
+                "--initial-cluster",
+                &format!("e={peers}"),
+            ]);
+            command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
+            command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+            let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+            let mut child = Killed(child.ok()?);
+            // Somebody else may take a port that was free a moment ago: then it ends.
+            while child.0.try_wait().unwrap().is_none() {
+                if TcpStream::connect(client).is_ok() {
+                    return Some((child, url));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        panic!("etcd does not start");
     }
 
     /// A transaction that was sent and given up arrived after a later one, and what it said counted. Control: the same one as it was.
