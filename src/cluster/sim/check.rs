@@ -60,6 +60,8 @@ pub struct Put {
     pub expires: Option<Millis>,
     /// Owners that it has ended with; others that have it are to drop it.
     pub owners: Vec<NodeId>,
+    /// Its node put it on itself while it was not in the cluster.
+    pub apart: bool,
 }
 
 /// A remove, as it was called.
@@ -151,6 +153,13 @@ impl Checker {
         self.puts.entry(put).or_insert(Put { value, ..Put::default() });
     }
 
+    /// A node that is not in the cluster has put it on itself.
+    pub fn put_apart(&mut self, put: PutId) {
+        if let Some(put) = self.puts.get_mut(&put) {
+            put.apart = true;
+        }
+    }
+
     /// A put is to end with this owner.
     pub fn ends_with(&mut self, put: PutId, owner: NodeId) {
         if let Some(put) = self.puts.get_mut(&put) {
@@ -158,7 +167,13 @@ impl Checker {
         }
     }
 
-    /// Whether it has.
+    /// How many owners a put was to end with.
+    pub fn owners_of(&self, put: PutId) -> usize {
+        let owners = self.puts.get(&put).map(|put| put.owners.iter().collect::<BTreeSet<_>>());
+        owners.map_or(0, |owners| owners.len())
+    }
+
+    /// Whether it has ended with this one.
     pub fn has_ended_with(&self, put: PutId, owner: NodeId) -> bool {
         !put.is_clustered() || self.puts.get(&put).is_some_and(|put| put.owners.contains(&owner))
     }
@@ -263,9 +278,9 @@ impl Checker {
             return false;
         }
         // A remove may have taken it if it ended after the put began, or has not. What a node puts on itself before it has heard of
-        // the remove may go with it.
+        // the remove may go with it; a remove that is sure counts on those that are in the cluster alone.
         let removal = |r: &Removal| {
-            let heard = r.sure || put.is_clustered();
+            let heard = r.sure && !record.apart || put.is_clustered();
             r.what.covers(&value.key) && r.ended.is_none_or(|ended| ended >= value.began || !heard)
         };
         record.ended.is_some_and(|ended| ended < began) && !self.removals.iter().any(removal)

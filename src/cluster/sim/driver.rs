@@ -236,7 +236,11 @@ impl Sim {
         if agent.storage_mut().put(key, put, &contents).is_err() {
             return;
         }
+        let apart = !agent.serves(self.now) || !agent.is_in();
         self.put_begins(put, value);
+        if apart {
+            self.checker.put_apart(put);
+        }
         self.say(|| format!("n{at} puts value {value} here: {key:?}"));
         let patience = self.chance.below(2000) as Millis;
         self.agent(at, node::Event::Sync(put.0, patience));
@@ -324,7 +328,7 @@ impl Sim {
                 if outcome.put.is_striped() {
                     self.checker.count("put in parts");
                 }
-                self.check_disk(outcome.put);
+                self.check_disk(outcome.put, outcome.count);
                 self.checker.put_ended(outcome.put, now);
             }
             Kind::Put(..) if outcome.status == NMC_ERR_CORRUPT => self.checker.count("put corrupt"),
@@ -351,11 +355,17 @@ impl Sim {
         }
     }
 
-    /// What was put to a disk is there when its put has ended.
-    fn check_disk(&mut self, put: PutId) {
+    /// What was put to a disk is there when its put has ended, with this many owners. An owner that was away when the others compared
+    /// their checksums is not one of them: it is to drop what it has, and is not listed.
+    fn check_disk(&mut self, put: PutId, count: u64) {
+        let all = self.checker.owners_of(put) as u64 <= count;
+        let leaders = self.masters.iter().filter(|m| m.master.leads().is_some());
+        let listed: Vec<_> = leaders.flat_map(|m| m.master.listed_all()).collect();
         for at in 0..self.nodes.len() {
             let owner = self.nodes[at].id;
-            let Some(agent) = self.agent_of(at).filter(|_| self.checker.has_ended_with(put, owner)) else { continue };
+            let counted = all || listed.iter().any(|(_, listed, name)| *listed == put && name.node == owner);
+            let has_ended = counted && self.checker.has_ended_with(put, owner);
+            let Some(agent) = self.agent_of(at).filter(|_| has_ended) else { continue };
             let (waits, written) = (agent.storage().waits_for_disk(put), agent.storage().written.contains(&put));
             if written {
                 self.checker.count("put to disk");
