@@ -8,12 +8,22 @@ use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::NMC_OK;
 use crate::cluster::types::{Millis, NodeId, Position};
-use crate::cluster::wire::{Answer, Join, MAX_SEGMENTS, Mount, Rejoin, STREAM_SHIFT, Welcome};
+use crate::cluster::wire::{Answer, Join, Leave, MAX_SEGMENTS, Mount, Rejoin, STREAM_SHIFT, Welcome};
 
 /// Former lives of a node that are remembered, so that they are not taken for new ones.
 const PAST: usize = 8;
 /// Most members.
 const MAX_MEMBERS: usize = 1 << 15;
+
+/// A node that is written down as a member before it is let in.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) ask: Ask,
+    join: Join,
+    since: Position,
+    /// The connection on which it came has not ended.
+    pub(super) connected: bool,
+}
 
 impl Leader {
     fn check_join(&self, join: &Join, now: Millis) -> Result<()> {
@@ -32,6 +42,9 @@ impl Leader {
                     crate::bail!(NMC_ERR_EXISTS, "segment \"{}\" is {}'s", segment.name, node.name);
                 }
             }
+        }
+        if self.ended.contains(&(id, join.incarnation)) {
+            crate::bail!(NMC_ERR_STALE, "\"{}\" has said that it ends", join.name);
         }
         let Some(node) = self.node(id) else { return Ok(()) };
         if node.name != join.name {
@@ -85,13 +98,13 @@ impl Leader {
         // store, when nobody remembers any more.
         let anew = |node: &Node| replaces(node) || join.left && node.parted != join.incarnation;
         if self.node(id).is_some_and(|node| !node.going && !anew(node)) {
-            return self.admit(ask, join, now, to);
+            return self.admit(ask, join, true, now, to);
         }
         if self.node(id).is_none() && self.members.len() + self.arriving.len() >= MAX_MEMBERS {
             crate::bail!(NMC_ERR_LIMIT, "the cluster has {MAX_MEMBERS} members, the most possible");
         }
         let since = match (self.arriving.get(&id), self.node(id).filter(|node| !anew(node))) {
-            (Some((.., since)), _) => *since,
+            (Some(arrival), _) => arrival.since,
             (None, Some(node)) => node.since,
             (None, None) => {
                 // A former one may have been told of the last entry.
@@ -102,7 +115,8 @@ impl Leader {
             }
         };
         let member = Member { name: join.name.clone(), since };
-        let recording = self.arriving.insert(id, (ask, join, member.since)).is_some();
+        let arrival = Arrival { ask, join, since, connected: true };
+        let recording = self.arriving.insert(id, arrival).is_some();
         if !recording {
             self.record(Recording::Member(id), vec![Change::Member(member)], to);
         }
@@ -111,7 +125,7 @@ impl Leader {
 
     /// It is written down that a node is a member, or it cannot be.
     pub(super) fn member_recorded(&mut self, id: NodeId, done: bool, now: Millis, to: &mut Vec<Action>) {
-        let Some((ask, join, since)) = self.arriving.remove(&id) else { return };
+        let Some(Arrival { ask, join, since, connected }) = self.arriving.remove(&id) else { return };
         if !done {
             return;
         }
@@ -127,8 +141,12 @@ impl Leader {
             }
             None => self.expect(member, now),
         };
-        if let Err(error) = expected.and_then(|()| self.admit(ask, join, now, to)) {
+        let life = join.incarnation;
+        if let Err(error) = expected.and_then(|()| self.admit(ask, join, connected, now, to)) {
             to.push(self.refusal(ask, &error));
+        } else if self.ended.contains(&(id, life)) {
+            // It has said so meanwhile.
+            self.leave(&Leave { node: id, incarnation: life, empty: false }, now, to);
         }
     }
 
@@ -154,7 +172,7 @@ impl Leader {
     }
 
     /// Lets a member in, in a new life or in the one that it had.
-    fn admit(&mut self, ask: Ask, join: Join, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+    fn admit(&mut self, ask: Ask, join: Join, connected: bool, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         let id = NodeId::of(&join.name);
         let head = self.log.head();
         let Some(node) = self.node(id) else { return Ok(()) };
@@ -172,7 +190,7 @@ impl Leader {
         let (term, sent_at) = (self.term, join.sent_at);
         let Some(node) = self.node_mut(id) else { return Ok(()) };
         (node.endpoint, node.host, node.peer) = (join.endpoint, join.host, ask.peer);
-        (node.connected, node.left, node.said) = (true, false, sent_at);
+        (node.connected, node.left, node.said) = (connected, false, sent_at);
         (node.heard, node.sent_drops) = (now, now);
         // While it counted as a member nobody was excused from waiting for it.
         node.blank = join.since.is_none();

@@ -14,6 +14,8 @@ use crate::cluster::wire::{Ack, Announced, Drops, Frame, Leave, News, Ping, Rejo
 
 /// Replicas of nodes that are gone that one tick clears away.
 const RETIRE: usize = 4096;
+/// Lives that have ended which are remembered.
+const MAX_ENDED: usize = 1024;
 /// Copies that a node may have announced.
 const MAX_ANNOUNCED: usize = 4096;
 
@@ -123,7 +125,12 @@ impl Node {
     /// Its connection ended before it had told anything of a store that is new: nobody knows a place in it, so nobody has to be kept
     /// waiting, and it will be as new when it comes again.
     fn never_came(&self) -> bool {
-        self.blank && !self.connected
+        self.blank && !self.connected || self.state == State::Away && self.is_unheard_of()
+    }
+
+    /// It has told nothing of a store that is new, and no other is known under its name.
+    fn is_unheard_of(&self) -> bool {
+        self.blank && self.past.is_empty()
     }
 }
 
@@ -431,18 +438,34 @@ impl Leader {
                 node.connected = false;
             }
         }
+        self.arriving
+            .values_mut()
+            .filter(|arrival| arrival.ask.peer == peer)
+            .for_each(|arrival| arrival.connected = false);
+        // If it lives it asks again, on another one.
+        self.returning.retain(|_, (ask, _)| ask.peer != peer);
     }
 
     /// A node has ended: it is away at once, or gone if it has nothing. That is as good as silence, since it serves nobody and does not come back in this life.
     pub(super) fn leave(&mut self, leave: &Leave, now: Millis, to: &mut Vec<Action>) {
         let silent_since = now.saturating_sub(self.config.away_ms);
+        let life = (leave.node, leave.incarnation);
+        if !self.ended.contains(&life) {
+            if self.ended.len() >= MAX_ENDED {
+                self.ended.remove(0);
+            }
+            // Without room for it a message that comes late may bring back a member that is not there, until it is away.
+            let _ = memory::push(&mut self.ended, life);
+        }
         let Some(node) = self.node_mut(leave.node).filter(|node| node.incarnation == leave.incarnation) else { return };
         if node.state != State::Away {
+            // A new store that nobody has heard of yet is as new when it comes again.
+            let empty = leave.empty || node.is_unheard_of();
             (node.state, node.heard, node.left) = (State::Away, silent_since, true);
-            node.going |= leave.empty;
+            node.going |= empty;
             let name = node.name.clone();
             self.away(leave.node, now, to);
-            if leave.empty {
+            if empty {
                 // Nobody has to wait for what it might bring back.
                 self.record(Recording::Gone(leave.node), vec![Change::Gone(name)], to);
             }

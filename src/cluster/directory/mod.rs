@@ -216,9 +216,11 @@ struct Leader {
     /// Where each member is among the owners.
     members: BTreeMap<NodeId, u16>,
     /// Nodes that wait until it is written down that they are members.
-    arriving: BTreeMap<NodeId, (Ask, crate::cluster::wire::Join, Position)>,
+    arriving: BTreeMap<NodeId, join::Arrival>,
     /// Nodes that are back while it is being written down that they are gone.
     returning: BTreeMap<NodeId, (Ask, crate::cluster::wire::Join)>,
+    /// Lives of nodes that have said that they end, the last of them: what they said before may come later.
+    ended: Vec<(NodeId, u64)>,
     objects: Objects,
     spaces: Spaces,
     puts: BTreeMap<PutId, Pending>,
@@ -376,6 +378,7 @@ impl Leader {
             members: BTreeMap::new(),
             arriving: BTreeMap::new(),
             returning: BTreeMap::new(),
+            ended: Vec::new(),
             objects: Objects::new(seed)?,
             spaces: Spaces::default(),
             puts: BTreeMap::new(),

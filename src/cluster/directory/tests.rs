@@ -862,11 +862,49 @@ fn nobody_waits_for_a_member_that_has_left_with_nothing() {
         let request = rig.remove(2);
         assert_eq!(rig.status(request), Some(expected));
         // Whatever it has when it comes back is dropped if nobody kept the log for it. If it knows that it had nothing, it is new.
-        rig.join(0, 1, 1, Some(Position { term: 5, number: 0 }));
+        rig.join(0, 2, 1, Some(Position { term: 5, number: 0 }));
         assert_eq!(rig.welcome(0).unwrap().fresh, empty);
-        rig.join(0, 2, 1, None);
+        rig.join(0, 3, 1, None);
         assert!(!rig.welcome(0).unwrap().fresh);
     }
+}
+
+#[test]
+fn nobody_waits_for_a_node_that_has_given_up_before_it_was_let_in() {
+    let leave = || Leave { node: NodeId::of("n2"), incarnation: 3, empty: false };
+    for (leaves, closes) in [(true, false), (false, true), (true, true), (false, false)] {
+        let mut rig = Rig::with_nodes(2, false);
+        rig.writing = Some(vec![]);
+        rig.join(2, 3, 3, None);
+        if leaves {
+            rig.tell(2, leave());
+        }
+        if closes {
+            rig.on(Event::Closed(Peer(2)));
+        }
+        rig.written(true);
+        rig.on(Event::Tick);
+        let at_once = rig.remove(1);
+        let expected = match (leaves, closes) {
+            (true, _) => Some(NMC_ERR_NOT_FOUND),
+            (false, true) => Some(NMC_IN_PROGRESS),
+            (false, false) => None,
+        };
+        assert_eq!(rig.answer(at_once).map(|_| rig.status(at_once).unwrap()), expected);
+        rig.passes(12_000, &[0, 1]);
+        let later = rig.remove(2);
+        assert_eq!(rig.status(later), Some(NMC_ERR_NOT_FOUND), "it is forgotten");
+    }
+
+    // What it had said before comes on another connection, later.
+    let mut rig = Rig::with_nodes(2, false);
+    rig.tell(2, leave());
+    rig.join(2, 3, 3, None);
+    assert!(rig.welcome(2).is_none());
+    let request = rig.remove(1);
+    assert_eq!(rig.status(request), Some(NMC_ERR_NOT_FOUND));
+    rig.join(2, 4, 3, None);
+    assert!(rig.welcome(2).is_some(), "another life of it");
 }
 
 #[test]
