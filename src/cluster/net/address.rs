@@ -6,7 +6,7 @@ use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_INVALID_ARG;
 use crate::rpc::ParentOnly;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -67,7 +67,15 @@ impl Address {
     /// Begins to connect.
     pub(super) fn connect(&self) -> Result<OwnedFd> {
         match self {
-            Self::Tcp(address) => sys::connect_tcp(address),
+            Self::Tcp(address) => {
+                let stream = TcpStream::from(sys::connect_tcp(address)?);
+                // Where nobody listens, at a port of those that the system gives to whoever connects, it may give this one: then a
+                // socket is connected to itself, and nobody can listen there for as long as it is.
+                if stream.local_addr().is_ok_and(|own| own == *address) {
+                    crate::bail!(NMC_ERR_UNAVAILABLE, "nobody listens at {address}");
+                }
+                Ok(stream.into())
+            }
             Self::Unix(path) => {
                 let stream = UnixStream::connect(path).map_err(|e| Error::os("connect", &e).context(path.display()))?;
                 stream.set_nonblocking(true).map_err(|e| Error::os("connect", &e))?;
@@ -182,5 +190,27 @@ mod tests {
         }
         assert!(Address::resolve("localhost", Some(50051)).unwrap().is_local());
         assert!(Address::resolve("localhost", None).is_err());
+    }
+
+    #[test]
+    fn nobody_is_connected_to_itself() {
+        // One of the ports that who connects is given, which are the even ones first.
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+        let mut ends = range.split_whitespace().map(|end| end.parse::<u16>().unwrap());
+        let (first, last) = (ends.next().unwrap(), ends.next().unwrap());
+        let even = (first..last).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let free = even.filter(|at| at.port() % 2 == 0).find(|at| TcpListener::bind(at).is_ok()).unwrap();
+        let tries = 2 * usize::from(last - first);
+        for _ in 0..tries {
+            if let Ok(socket) = Address::Tcp(free).connect() {
+                assert_ne!(TcpStream::from(socket).local_addr().unwrap(), free);
+            }
+        }
+        // That it would be, in as many tries.
+        let own = |socket: TcpStream| socket.local_addr().is_ok_and(|own| own == free);
+        let itself = (0..tries).any(|_| TcpStream::connect(free).is_ok_and(own));
+        if !itself {
+            eprintln!("this system connected nobody to itself in {tries} tries: the test says nothing here");
+        }
     }
 }
