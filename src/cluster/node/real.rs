@@ -10,7 +10,9 @@ use super::promoter::Promoter;
 use super::storage::{Hold, Memory, Offer, Part, Pinned, Plan, Storage, Tail, Wake, Wanted};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_NOT_READY};
+use crate::base::status::{
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_NOT_READY,
+};
 use crate::cluster::net::{ByNumber, Span, Spans};
 use crate::cluster::types::{Media, ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, Retired, SegmentInfo};
@@ -238,6 +240,12 @@ impl NodeStore {
         }
     }
 
+    /// Why something is not on disk. Of a put whose tier was closed meanwhile, or is another one by now, nothing is wrong: it begins again.
+    fn without_tier(&self, error: Error) -> Error {
+        let closed = error.status == NMC_ERR_CANCELLED || self.store.disk_id() != self.disk.0;
+        if closed { Error::new(NMC_ERR_STALE, error.message) } else { error }
+    }
+
     /// It is on disk, or is not to be.
     fn end_writing(&mut self, plan: Plan) -> Option<Writing> {
         let writing = self.for_disk.remove(&plan)??;
@@ -457,7 +465,7 @@ impl Storage for NodeStore {
         let stored = self.land(plan, &opened);
         match stored.and_then(|()| self.store.commit_and_tell(&opened)) {
             Ok(_) if self.for_disk.contains_key(&plan) => {
-                let writing = self.begin_to_write(opened)?;
+                let writing = self.begin_to_write(opened).map_err(|error| self.without_tier(error))?;
                 self.for_disk.insert(plan, Some(writing));
                 self.plans.remove(&plan);
                 Ok(None)
@@ -478,7 +486,7 @@ impl Storage for NodeStore {
         let (space, put, ticket) = (writing.space, writing.opened.plan_id, writing.ticket);
         let key = memory::copy(&writing.key)?;
         let Some(space) = self.space(space) else { crate::bail!(NMC_ERR_STALE, "{plan:?} is of no namespace") };
-        if !space.store.is_written(&key, put, ticket)? {
+        if !space.store.is_written(&key, put, ticket).map_err(|error| self.without_tier(error))? {
             return Ok(None);
         }
         let fact = self.store.notice()?;
