@@ -455,6 +455,58 @@ fn puts_to_a_disk(bounce: Option<u64>) {
     assert_eq!(put_with("none", &value, Replicate { fixed: vec![fixed], ..plain }), Err(NMC_ERR_NO_SPACE));
 }
 
+/// What is being put to a disk that is closed just now is put when it is there again, or has no place: it is not cancelled.
+#[test]
+fn a_put_to_a_disk_that_is_closed_meanwhile_begins_again() {
+    let directory = Directory::new();
+    let (_cluster, store, name) = node(&directory, 64);
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let settings = tier::Config {
+            directory: dir.path().into(),
+            capacity_bytes: 64 << 20,
+            max_objects: 100,
+            ..tier::Config::default()
+        };
+        Tier::open(&store, &settings, &mut |_, _| ()).unwrap()
+    };
+    let over = AtomicBool::new(false);
+    let (mut tier, mut statuses) = (open(), std::collections::BTreeMap::new());
+    std::thread::scope(|scope| {
+        let puts = |writer: usize| {
+            let (other, value) = (directory.client(), value(writer, 30_000));
+            let place = Location { segment: name.clone(), media: Some(Media::Ssd) };
+            let options = PutOptions {
+                replicate: Replicate { fixed: vec![place], ..PutOptions::default().replicate },
+                ..PutOptions::default()
+            };
+            let mut statuses = Vec::new();
+            while !over.load(SeqCst) {
+                let key = format!("k{writer}-{}", statuses.len());
+                let item = Item { key: key.as_bytes(), slices: &[slice(&value)] };
+                let put = other.put(&[item], &options).unwrap().pop().unwrap();
+                statuses.push(put.map_or_else(|error| error.status, |()| NMC_OK));
+                let _ = other.remove(key.as_bytes(), false);
+            }
+            statuses
+        };
+        let writers: Vec<_> = (0..4).map(|writer| scope.spawn(move || puts(writer))).collect();
+        for _ in 0..12 {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(tier);
+            tier = open();
+        }
+        over.store(true, SeqCst);
+        for status in writers.into_iter().flat_map(|writer| writer.join().unwrap()) {
+            *statuses.entry(status).or_insert(0) += 1;
+        }
+    });
+    assert!(statuses.contains_key(&NMC_OK), "{statuses:?}");
+    // There is no such place while it is closed. Where there are many that begin again it may take its time.
+    statuses.retain(|status, _| ![NMC_OK, NMC_ERR_NO_SPACE, NMC_ERR_TIMEOUT].contains(status));
+    assert!(statuses.is_empty(), "{statuses:?}");
+}
+
 /// Puts of others are on disk when they end, if the tier of their node writes through; whatever their namespace.
 #[test]
 fn a_node_that_writes_through_takes_puts_of_all_namespaces() {
