@@ -767,6 +767,21 @@ fn draining_a_segment_copies_what_is_only_there_with_all_that_was_said_about_it(
 }
 
 #[test]
+fn a_segment_whose_drain_was_given_up_takes_what_others_put_at_once() {
+    let directory = Directory::new();
+    let (_first, _store, name) = node(&directory, 64);
+    let other = directory.client();
+    for round in 0..3 {
+        eventually("it is drained", || other.drain(&name).unwrap() == (NMC_OK, 0));
+        let key = format!("k{round}");
+        assert_eq!(put(&other, &key, b"value", 1), Err(NMC_ERR_NO_SPACE));
+        other.undrain(&name).unwrap();
+        assert_eq!(put(&other, &key, b"value", 1), Ok(()));
+        assert_eq!(other.remove(key.as_bytes(), true).unwrap(), NMC_OK);
+    }
+}
+
+#[test]
 fn what_does_not_fit_one_message_or_one_buffer_goes_in_parts() {
     let directory = Directory::new();
     let _nodes = [node(&directory, 600)];

@@ -127,6 +127,12 @@ def key_bytes(key: Key) -> bytes:
     return bytes(memoryview(key))
 
 
+def text_bytes(text: str, name: str) -> bytes:
+    """A name as the library takes it."""
+    expect(str, text, name)
+    return text.encode()
+
+
 def slice_of(data: bytes) -> Tuple[Any, int]:
     """An nmc_slice_t for a call. The caller keeps `data`."""
     return ffi.from_buffer(data), len(data)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union, overload
 
 from . import _abi
-from ._library import NULL, Handle, Key, address_of, check, expect, failure, ffi, key_bytes, key_slices, lib, slice_of, struct
+from ._library import (NULL, Handle, Key, address_of, check, expect, failure, ffi, key_bytes, key_slices, lib, slice_of, struct,
+                       text_bytes)
 from .calls import Calls
 from .errors import error_of
 from .memory import Memory, readable, writable
@@ -80,7 +81,7 @@ class Replicate:
             places = ffi.new("nmc_location_t[]", len(self.locations))
             for at, given in enumerate(self.locations):
                 where = given if isinstance(given, Location) else Location(given)
-                keep.append(ffi.from_buffer(where.segment.encode()))
+                keep.append(ffi.from_buffer(text_bytes(where.segment, "segment")))
                 places[at].segment, places[at].media = (keep[-1], len(keep[-1])), where.media
             made.locations, made.n_locations = places, len(self.locations)
             keep.append(places)
@@ -165,33 +166,35 @@ class Client:
         config = struct("nmc_store_config_t", heap_bytes=heap_bytes, page_bytes=page_bytes, max_objects=max_objects,
                         key_slab_bytes=key_slab_bytes, eviction=eviction, flags=flags, high_permille=high_permille,
                         low_permille=low_permille)
-        check(lib.nmc_client_mount(self._handle.raw, slice_of(name.encode()), config))
+        check(lib.nmc_client_mount(self._handle.raw, slice_of(text_bytes(name, "name")), config))
 
     def attach_store(self, name: str, store: Store) -> None:
         """Makes a node of a store that the program has: what is put into it others find, and they put to it."""
-        check(lib.nmc_client_attach_store(self._handle.raw, slice_of(name.encode()), store._handle.raw))
+        expect(Store, store, "store")
+        check(lib.nmc_client_attach_store(self._handle.raw, slice_of(text_bytes(name, "name")), store._handle.raw))
 
     def open_store(self, store: Store, timeout_ms: int = -1) -> Store:
         """A handle of a store, in its namespace, whose reads go on to the cluster: what neither memory nor disk has is read from a node.
         A miss takes up to `timeout_ms`, by default the client's. `store` itself stays as it is."""
+        expect(Store, store, "store")
         out = ffi.new("nmc_store_t **")
         check(lib.nmc_client_open_store(self._handle.raw, store._handle.raw, timeout_ms, out))
         return store._handle_of(out[0])
 
     def unmount(self, name: str) -> None:
         """Takes a node of this client out of the cluster; `drain` first copies what is only there."""
-        check(lib.nmc_client_unmount(self._handle.raw, slice_of(name.encode())))
+        check(lib.nmc_client_unmount(self._handle.raw, slice_of(text_bytes(name, "name"))))
 
     def drain(self, segment: str) -> bool:
         """Closes a segment, for its own programs too, and has what is only there copied. Whether nothing is left: ask again until then."""
-        status = lib.nmc_client_drain(self._handle.raw, slice_of(segment.encode()), NULL)
+        status = lib.nmc_client_drain(self._handle.raw, slice_of(text_bytes(segment, "segment")), NULL)
         if status < 0:
             raise failure(status)
         return bool(status == 0)
 
     def undrain(self, segment: str) -> None:
         """Gives a drain up: the segment takes values again."""
-        check(lib.nmc_client_undrain(self._handle.raw, slice_of(segment.encode())))
+        check(lib.nmc_client_undrain(self._handle.raw, slice_of(text_bytes(segment, "segment"))))
 
     def sync(self) -> None:
         """Waits until others find what was stored in this client's nodes before, by `Store.put` too."""
@@ -318,6 +321,7 @@ class Client:
 
     def get_batch(self, keys: Sequence[Key]) -> List[Optional[bytes]]:
         """Many values as bytes; None for those that are missing."""
+        keys = list(keys)
         sizes = [_SCRATCH] * len(keys)
         found: List[Optional[bytes]] = [None] * len(keys)
         left = list(range(len(keys)))
@@ -420,6 +424,7 @@ class Client:
 
     async def aget_batch(self, keys: Sequence[Key]) -> List[Optional[bytes]]:
         """`get_batch` for asyncio."""
+        keys = list(keys)
         sizes = [_SCRATCH] * len(keys)
         found: List[Optional[bytes]] = [None] * len(keys)
         left = list(range(len(keys)))
@@ -492,6 +497,8 @@ class Client:
         if placement is None:
             check(lib.nmc_client_set_placement(self._handle.raw, NULL, NULL, NULL))
             return
+        if not callable(placement):
+            raise TypeError(f"placement is a {type(placement).__name__}, which cannot be called")
         place = placement
 
         def answer(_: Any, put: Any, out: Any) -> int:

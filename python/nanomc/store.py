@@ -616,6 +616,9 @@ class Store:
     def unpin_batch(self, views: Sequence[View]) -> None:
         """Ends many pins."""
         self._handle.require()
+        views = list(views)
+        for view in views:
+            expect(View, view, "a view")
         for view in views:
             view.unpin()
 
@@ -703,18 +706,21 @@ class Store:
 
     def push_async(self, plan: WritePlan, values: Sequence[Any], stream: Any, offset: int = 0) -> None:
         """Copies memory that the GPU can reach into a plan's pages when the stream gets there. Keep the values until then."""
+        expect(WritePlan, plan, "plan")
         parts = [_enqueued(value, in_place) for value in values]
         slices = ffi.new("nmc_slice_t[]", [(part.pointer, part.nbytes) for part in parts] or 1)
         check(lib.nmc_store_push_async(self._handle.raw, plan._raw, offset, slices, len(parts), stream_pointer(stream)))
 
     def fetch_async(self, view: View, buffers: Sequence[Any], stream: Any, offset: int = 0) -> None:
         """Copies from a pinned object into memory that the GPU can reach when the stream gets there."""
+        expect(View, view, "view")
         parts = [_enqueued(buffer, writable) for buffer in buffers]
         array = ffi.new("nmc_buffer_t[]", [(part.pointer, part.nbytes) for part in parts] or 1)
         check(lib.nmc_store_fetch_async(self._handle.raw, view._raw, offset, array, len(parts), stream_pointer(stream)))
 
     def unpin_async(self, view: View, stream: Any) -> None:
         """Ends a pin when the stream gets there. The view and what was made of it must not be used again."""
+        expect(View, view, "view")
         check(lib.nmc_store_unpin_async(self._handle.raw, view._raw, stream_pointer(stream)))
         view._state[0] = False
         view._lease = None

@@ -232,6 +232,23 @@ def test_what_cannot_be_is_refused(master):
         made.put_batch(["k"], [b"v"])
 
 
+def test_what_is_of_a_wrong_type_is_refused_before_the_call(node, client):
+    for wrong in (None, 5, b"a"):
+        for call in (client.mount, client.unmount, client.drain, client.undrain):
+            with pytest.raises(TypeError):
+                call(wrong, **({"heap_bytes": 1 << 20} if call == client.mount else {}))
+        with pytest.raises(TypeError):
+            client.open_store(wrong)
+        with pytest.raises(TypeError):
+            client.attach_store("b", wrong)
+    with pytest.raises(TypeError):
+        client.set_placement(5)
+    with pytest.raises(TypeError):
+        client.put("k", b"v", nanomc.Replicate(locations=[5]))
+    assert client.get_batch({"a": 1}) == [None]
+    assert client.get_batch(key for key in ("a",)) == [None]
+
+
 def test_a_forked_child_gets_an_error(master, launch):
     program = """
         client = nanomc.Client(sys.argv[1])

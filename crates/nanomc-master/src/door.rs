@@ -43,6 +43,12 @@ impl Door {
         Self::with(most, MANY, MOMENT)
     }
 
+    /// One where everybody stays a guest: the oldest goes if there are so many, after a moment.
+    #[must_use]
+    pub fn of_guests(many: usize) -> Self {
+        Self::with(MANY, many, MOMENT)
+    }
+
     fn with(most: usize, many: usize, moment: Duration) -> Self {
         Self { list: Mutex::default(), room: Arc::new(Semaphore::new(most)), most, many, moment }
     }

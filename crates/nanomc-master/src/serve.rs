@@ -32,8 +32,10 @@ use tonic::codegen::Service as _;
 
 /// Most connections of gRPC clients that have been let in.
 const MAX_CONNECTIONS: usize = 4096;
-/// Most connections of HTTP clients.
-const MAX_HTTP: usize = 64;
+/// From so many HTTP clients on the oldest connection ends when another comes.
+const MANY_HTTP: usize = 64;
+/// How long one of them may stay.
+const LONGEST_VISIT: Duration = Duration::from_secs(3600);
 /// How long somebody may be silent before the first byte, or during a handshake or a head, and be connected before the first request
 /// that it may make.
 const SHY: Duration = Duration::from_secs(10);
@@ -218,9 +220,9 @@ impl Front {
 /// Serves HTTP for people and for Prometheus until it is over.
 pub async fn serve_http(admin: Admin, listener: TcpListener, over: Over) {
     let all = GracefulShutdown::new();
-    let (admin, room) = (Arc::new(admin), Arc::new(Semaphore::new(MAX_HTTP)));
+    let (admin, door) = (Arc::new(admin), Arc::new(Door::of_guests(MANY_HTTP)));
     accept(&listener, over, |stream| {
-        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { return };
+        let Some(mut guest) = door.enter() else { return };
         let (admin, watcher) = (Arc::clone(&admin), all.watcher());
         tokio::spawn(async move {
             let answer = service_fn(move |request: http::Request<Incoming>| {
@@ -232,8 +234,10 @@ pub async fn serve_http(admin: Admin, listener: TcpListener, over: Over) {
                 .header_read_timeout(SHY)
                 .max_buf_size(16 << 10)
                 .serve_connection(TokioIo::new(stream), answer);
-            let _ = watcher.watch(connection).await;
-            drop(permit);
+            tokio::select! {
+                _ = watcher.watch(connection) => {}
+                _ = guest.let_in_by(Instant::now() + LONGEST_VISIT) => {}
+            }
         });
     })
     .await;

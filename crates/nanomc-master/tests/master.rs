@@ -637,6 +637,20 @@ async fn people_see_segments_members_and_keys() {
     assert!(!page.contains("http://") && !page.contains("https://"), "it works offline");
 }
 
+#[test]
+fn http_requests_that_never_end_keep_nobody_away() {
+    let own = start(&[]);
+    let mut halves = Vec::new();
+    for _ in 0..300 {
+        let mut half = TcpStream::connect(&own.master.http).unwrap();
+        let _ = half.write_all(b"GET /hea");
+        halves.push(half);
+        if halves.len() % 50 == 0 {
+            assert!(!own.master.get("/health").is_empty());
+        }
+    }
+}
+
 #[tokio::test]
 async fn whoever_sends_rubbish_disturbs_nobody() {
     let own = start(&[]);

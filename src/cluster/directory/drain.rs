@@ -51,7 +51,7 @@ impl Leader {
         };
         if drain.cancel {
             self.drains.0.retain(|job| (job.node, job.segment) != (id, segment));
-            self.set_draining(id, segment, false);
+            self.set_draining(id, segment, false, to);
             to.push(ask.answer(Answer::new(self.term, NMC_OK, "")));
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl Leader {
                 }
                 let job = Job { node: id, segment, at: 0, left: 0, first: None, closed: false, last: None };
                 memory::push(&mut self.drains.0, job)?;
-                self.set_draining(id, segment, true);
+                self.set_draining(id, segment, true, to);
                 Answer::new(self.term, NMC_IN_PROGRESS, "")
             }
             Some(None) => Answer::new(self.term, NMC_IN_PROGRESS, ""),
@@ -77,12 +77,15 @@ impl Leader {
         Ok(())
     }
 
-    fn set_draining(&mut self, id: NodeId, number: u32, draining: bool) {
+    fn set_draining(&mut self, id: NodeId, number: u32, draining: bool, to: &mut Vec<Action>) {
+        let term = self.term;
         let Some(node) = self.node_mut(id) else { return };
         node.changed += 1;
         for segment in node.segments.iter_mut().filter(|segment| segment.info.number == number) {
             (segment.draining, segment.closed) = (draining, None);
         }
+        // With every answer as well, in case this is lost. It answers nothing that was not answered before.
+        to.push(Action::Send(node.peer, Frame::telling(node.ack(term, node.said))));
     }
 
     /// Looks at some more of what is being emptied, and asks for copies.

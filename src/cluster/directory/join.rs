@@ -43,7 +43,7 @@ impl Leader {
                 }
             }
         }
-        if self.ended.contains(&(id, join.incarnation)) {
+        if self.has_ended(id, join.incarnation).is_some() {
             crate::bail!(NMC_ERR_STALE, "\"{}\" has said that it ends", join.name);
         }
         let Some(node) = self.node(id) else { return Ok(()) };
@@ -144,10 +144,14 @@ impl Leader {
         let life = join.incarnation;
         if let Err(error) = expected.and_then(|()| self.admit(ask, join, connected, now, to)) {
             to.push(self.refusal(ask, &error));
-        } else if self.ended.contains(&(id, life)) {
-            // It has said so meanwhile.
-            self.leave(&Leave { node: id, incarnation: life, empty: false }, now, to);
+        } else if let Some(leave) = self.has_ended(id, life) {
+            self.leave(&leave, now, to);
         }
+    }
+
+    /// What a life of a node has said when it ended, if it has.
+    fn has_ended(&self, id: NodeId, life: u64) -> Option<Leave> {
+        self.ended.iter().find(|leave| (leave.node, leave.incarnation) == (id, life)).cloned()
     }
 
     /// It is written down that a member is gone, or it cannot be. If it is here again it comes now.

@@ -122,6 +122,13 @@ impl Node {
         }
     }
 
+    /// What is known of it, to whoever said something then.
+    pub(super) fn ack(&self, term: u64, sent_at: Millis) -> Ack {
+        let (incarnation, next, facts) = (self.incarnation, self.next, self.facts);
+        let closed = self.segments.iter().filter(|segment| segment.draining).map(|segment| segment.info.number);
+        Ack { term, incarnation, next, facts, sent_at, closed: closed.collect(), changed: self.changed }
+    }
+
     /// Its connection ended before it had told anything of a store that is new: nobody knows a place in it, so nobody has to be kept
     /// waiting, and it will be as new when it comes again.
     fn never_came(&self) -> bool {
@@ -298,10 +305,7 @@ impl Leader {
         let term = self.term;
         if let Some(node) = self.node_mut(id) {
             node.said = node.said.max(sent_at);
-            let (incarnation, next, facts) = (node.incarnation, node.next, node.facts);
-            let closed = node.segments.iter().filter(|segment| segment.draining).map(|segment| segment.info.number);
-            let (closed, changed) = (closed.collect(), node.changed);
-            to.push(ask.answer(Ack { term, incarnation, next, facts, sent_at, closed, changed }));
+            to.push(ask.answer(node.ack(term, sent_at)));
         }
     }
 
@@ -449,13 +453,12 @@ impl Leader {
     /// A node has ended: it is away at once, or gone if it has nothing. That is as good as silence, since it serves nobody and does not come back in this life.
     pub(super) fn leave(&mut self, leave: &Leave, now: Millis, to: &mut Vec<Action>) {
         let silent_since = now.saturating_sub(self.config.away_ms);
-        let life = (leave.node, leave.incarnation);
-        if !self.ended.contains(&life) {
+        if !self.ended.contains(leave) {
             if self.ended.len() >= MAX_ENDED {
                 self.ended.remove(0);
             }
             // Without room for it a message that comes late may bring back a member that is not there, until it is away.
-            let _ = memory::push(&mut self.ended, life);
+            let _ = memory::push(&mut self.ended, leave.clone());
         }
         let Some(node) = self.node_mut(leave.node).filter(|node| node.incarnation == leave.incarnation) else { return };
         if node.state != State::Away {

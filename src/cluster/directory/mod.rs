@@ -220,7 +220,7 @@ struct Leader {
     /// Nodes that are back while it is being written down that they are gone.
     returning: BTreeMap<NodeId, (Ask, crate::cluster::wire::Join)>,
     /// Lives of nodes that have said that they end, the last of them: what they said before may come later.
-    ended: Vec<(NodeId, u64)>,
+    ended: Vec<crate::cluster::wire::Leave>,
     objects: Objects,
     spaces: Spaces,
     puts: BTreeMap<PutId, Pending>,

@@ -7,8 +7,8 @@ use super::{Action, Agent, Standing, Storage};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_CUDA, NMC_ERR_INVALID_ARG, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE,
-    NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_CUDA, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_STALE,
+    NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_NOT_READY, NMC_OK, nmc_status_t,
 };
 use crate::cluster::types::{Millis, Name, Peer, PutId};
 use crate::cluster::wire::{Answer, Done, Extent, Frame, Put, PutDone, Reserve, Reserved, Stopped, Verified, Verify};
@@ -119,7 +119,7 @@ impl<S: Storage> Agent<S> {
     }
 
     fn open(&mut self, put: &Put) -> Result<Plan> {
-        self.storage.open(&Wanted {
+        let opened = self.storage.open(&Wanted {
             put: put.put,
             key: &put.key.inner(put.put),
             length: put.length,
@@ -127,7 +127,13 @@ impl<S: Storage> Agent<S> {
             retain: put.retain,
             metadata: &put.metadata,
             is_copy: false,
-        })
+        });
+        let closed = self.closed.as_ref().is_some_and(|closed| closed.contains(&put.segment));
+        match opened {
+            // The leader sends nobody to what it wants closed: either it did so before, or it is about to be open again.
+            Err(error) if closed && error.status == NMC_ERR_NO_SPACE => Err(Error { status: NMC_NOT_READY, ..error }),
+            opened => opened,
+        }
     }
 
     pub(super) fn put(
