@@ -132,12 +132,7 @@ impl Node {
     /// Its connection ended before it had told anything of a store that is new: nobody knows a place in it, so nobody has to be kept
     /// waiting, and it will be as new when it comes again.
     fn never_came(&self) -> bool {
-        self.blank && !self.connected || self.state == State::Away && self.is_unheard_of()
-    }
-
-    /// It has told nothing of a store that is new, and no other is known under its name.
-    fn is_unheard_of(&self) -> bool {
-        self.blank && self.past.is_empty()
+        self.blank && !self.connected
     }
 }
 
@@ -309,8 +304,18 @@ impl Leader {
         }
     }
 
+    /// Sends a node out that is where this log never was: it had a tier of another cluster for a moment, and comes to drop what it has.
+    fn is_astray(&self, ask: Ask, position: Position, to: &mut Vec<Action>) -> bool {
+        let astray = position > self.log.head();
+        if astray {
+            to.push(ask.answer(Rejoin { term: self.term }));
+        }
+        astray
+    }
+
     pub(super) fn ping(&mut self, ask: Ask, ping: &Ping, now: Millis, to: &mut Vec<Action>) -> Result<()> {
-        if self.known(ask, ping.node, (ping.term, ping.incarnation), now, to) {
+        if self.known(ask, ping.node, (ping.term, ping.incarnation), now, to) && !self.is_astray(ask, ping.position, to)
+        {
             if let Some(node) = self.node_mut(ping.node) {
                 for (segment, used) in node.segments.iter_mut().zip(&ping.used) {
                     segment.info.used = *used;
@@ -335,6 +340,11 @@ impl Leader {
     pub(super) fn report(&mut self, ask: Ask, report: Report, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         let id = report.node;
         if !self.known(ask, id, (report.term, report.incarnation), now, to) {
+            return Ok(());
+        }
+        if let News::Applied(applied) = &report.news
+            && self.is_astray(ask, applied.position, to)
+        {
             return Ok(());
         }
         if self.node(id).is_some_and(|node| node.next == report.number) {
@@ -462,13 +472,11 @@ impl Leader {
         }
         let Some(node) = self.node_mut(leave.node).filter(|node| node.incarnation == leave.incarnation) else { return };
         if node.state != State::Away {
-            // A new store that nobody has heard of yet is as new when it comes again.
-            let empty = leave.empty || node.is_unheard_of();
             (node.state, node.heard, node.left) = (State::Away, silent_since, true);
-            node.going |= empty;
+            node.going |= leave.empty;
             let name = node.name.clone();
             self.away(leave.node, now, to);
-            if empty {
+            if leave.empty {
                 // Nobody has to wait for what it might bring back.
                 self.record(Recording::Gone(leave.node), vec![Change::Gone(name)], to);
             }

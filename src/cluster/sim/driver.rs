@@ -533,6 +533,13 @@ impl Sim {
                 process.paused_until = process.paused_until.min(now);
             }
         }
+        // A drain to where there is no room for it goes on for ever.
+        let masters = self.masters.len();
+        for (node, master) in (0..self.nodes.len()).flat_map(|node| (0..masters).map(move |master| (node, master))) {
+            let segment = format!("{}/ram", node_name(node));
+            let message: Message = crate::cluster::wire::Drain { segment, cancel: true }.into();
+            self.send(Addr::Client(0), Addr::Master(master), Frame::telling(message), None);
+        }
         // A name may be held for as long as its former holder may serve.
         let end = self.now + if self.setup.sees_ends { 24_000 } else { 14_000 };
         while self.now < end && self.checker.violations.is_empty() && self.step() {}
