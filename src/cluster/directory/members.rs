@@ -4,6 +4,7 @@
 
 use super::again::Replaced;
 use super::log::Entry;
+use super::objects::Gate;
 use super::table::Table;
 use super::{Action, Ask, Change, Leader, Member, Recording};
 use crate::base::error::Result;
@@ -407,7 +408,7 @@ impl Leader {
         if node.announced.len() >= MAX_ANNOUNCED {
             crate::bail!(NMC_ERR_BUSY, "the node has announced {MAX_ANNOUNCED} copies, the most possible");
         }
-        if self.log.unseen(&key).next().is_some() {
+        if !self.outlives_removes(&key, put) {
             // Somebody may have reported it who is about to drop it: what is copied now would stay.
             crate::bail!(NMC_ERR_BUSY, "{key:?} is being removed somewhere");
         }
@@ -416,6 +417,22 @@ impl Leader {
             Some(node) => memory::push(&mut node.announced, (key, put, None)),
             None => Ok(()),
         }
+    }
+
+    /// Whether a put came after everything that is being removed under its key, or with its namespace: nobody has yet to drop that, or
+    /// somebody has it who did, and nobody who did not.
+    fn outlives_removes(&self, key: &ObjectKey, put: PutId) -> bool {
+        let mut unseen = self.log.unseen(key).peekable();
+        if unseen.peek().is_none() {
+            return true;
+        }
+        let slots: std::collections::BTreeSet<u16> = unseen.filter_map(|id| self.members.get(&id).copied()).collect();
+        let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
+        let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));
+        let mut owners =
+            replicas.iter().filter(|held| held.put == put && held.gate == Gate::Open).map(|held| held.owner).peekable();
+        let known = |owner: u16| self.owners.get(usize::from(owner)).is_some_and(|owner| owner.listed().is_some());
+        owners.peek().is_some() && owners.all(|owner| !slots.contains(&owner) && known(owner))
     }
 
     /// Members that were silent for too long are away, and out of every lookup in this one step; later they are gone.

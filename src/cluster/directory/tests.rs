@@ -1038,6 +1038,26 @@ fn what_somebody_is_about_to_drop_unseen_is_not_copied() {
 }
 
 #[test]
+fn what_was_put_after_a_remove_is_copied_though_somebody_who_is_away_has_not_heard_of_that() {
+    let mut rig = Rig::with_nodes(3, false);
+    rig.local(0, 1, 1, 7);
+    rig.passes(12_000, &[1, 2]);
+    let all = rig.ask(RemoveAll { space: None, wait: true, call: 1 });
+    [1, 2].into_iter().for_each(|n| rig.apply(n));
+    assert_eq!(rig.status(all), Some(NMC_IN_PROGRESS));
+    rig.local(1, 1, 1, 8);
+    // The one that was removed is with nobody who is there.
+    for (put, status) in [(8, NMC_OK), (7, NMC_ERR_BUSY)] {
+        rig.report(2, Announce { key: key(), put: PutId::local(put), ticket: put });
+        let answer = rig.said.iter().rev().find_map(|(_, frame)| match &frame.message {
+            Message::Announced(announced) if announced.ticket == put => Some(announced.status),
+            _ => None,
+        });
+        assert_eq!(answer, Some(status), "{put}");
+    }
+}
+
+#[test]
 fn a_copy_is_announced_first_and_a_remove_waits_for_it() {
     let mut rig = Rig::with_nodes(2, false);
     rig.report(1, Announce { key: key(), put: PutId::local(7), ticket: 3 });
