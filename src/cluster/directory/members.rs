@@ -429,10 +429,10 @@ impl Leader {
         let slots: std::collections::BTreeSet<u16> = unseen.filter_map(|id| self.members.get(&id).copied()).collect();
         let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
         let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));
-        let mut owners =
-            replicas.iter().filter(|held| held.put == put && held.gate == Gate::Open).map(|held| held.owner).peekable();
-        let known = |owner: u16| self.owners.get(usize::from(owner)).is_some_and(|owner| owner.listed().is_some());
-        owners.peek().is_some() && owners.all(|owner| !slots.contains(&owner) && known(owner))
+        let owners =
+            || replicas.iter().filter(|held| held.put == put && held.gate == Gate::Open).map(|held| held.owner);
+        let listed = |owner: u16| self.owners.get(usize::from(owner)).is_some_and(|owner| owner.listed().is_some());
+        owners().any(listed) && !owners().any(|owner| slots.contains(&owner))
     }
 
     /// Members that were silent for too long are away, and out of every lookup in this one step; later they are gone.
