@@ -12,6 +12,7 @@ use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_IN_PROGRESS, NMC_OK, nmc_status
 use crate::cluster::types::{Millis, NodeId, ObjectKey, Position, is_reserved};
 use crate::cluster::wire::{Answer, DropKey, DropReplica, DropSpace, Dropped, Remove, RemoveAll};
 use std::collections::{BTreeMap, VecDeque};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Removes that need be remembered: a message may come again, and must not remove what was put since.
 const MAX_RECENT: usize = 1 << 16;
@@ -51,6 +52,11 @@ impl Recent {
     }
 }
 
+/// What a remove is remembered by: the name of its call, and what it is to remove. Who uses a name again for something else means that.
+fn named(call: u64, what: &[u8]) -> u64 {
+    xxh3_64_with_seed(what, call)
+}
+
 /// Somebody who waits until owners have dropped something.
 #[derive(Debug)]
 pub struct Call {
@@ -63,7 +69,7 @@ pub struct Call {
     doubt: bool,
     /// Whether the answer waits.
     wait: bool,
-    /// What the client calls it; 0 for nothing.
+    /// What it is remembered by; 0 for nothing.
     name: u64,
     /// Its entries of the log are behind this.
     since: Position,
@@ -157,12 +163,13 @@ impl Leader {
     }
 
     pub(super) fn remove(&mut self, ask: Ask, remove: Remove, now: Millis, to: &mut Vec<Action>) -> Result<()> {
-        if self.came_before(ask, remove.call, to) {
+        let name = named(remove.call, remove.key.as_bytes());
+        if self.came_before(ask, name, to) {
             return Ok(());
         }
         check_open(remove.key.space())?;
-        let call = self.begin_call(ask, remove.wait, remove.call);
-        self.recent.enter(remove.call, call)?;
+        let call = self.begin_call(ask, remove.wait, name);
+        self.recent.enter(name, call)?;
         let done = self.remove_key(remove.key, call);
         self.go_on(call, done, now, to)
     }
@@ -177,12 +184,14 @@ impl Leader {
     }
 
     pub(super) fn remove_all(&mut self, ask: Ask, remove: RemoveAll, now: Millis, to: &mut Vec<Action>) -> Result<()> {
-        if self.came_before(ask, remove.call, to) {
+        // Of all namespaces, or of one, not of a key.
+        let name = remove.space.as_ref().map_or(named(!remove.call, &[0]), |space| named(!remove.call, &space.0));
+        if self.came_before(ask, name, to) {
             return Ok(());
         }
         check_open(remove.space.as_ref().map_or(&[], |space| space.0.as_slice()))?;
-        let call = self.begin_call(ask, remove.wait, remove.call);
-        self.recent.enter(remove.call, call)?;
+        let call = self.begin_call(ask, remove.wait, name);
+        self.recent.enter(name, call)?;
         let renewed = self.spaces.renew(remove.space.as_ref().map(|space| space.0.as_slice()));
         let done = renewed.and_then(|_| {
             let all = memory::collect(self.members.keys().copied())?;

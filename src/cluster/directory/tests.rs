@@ -1038,6 +1038,24 @@ fn what_somebody_is_about_to_drop_unseen_is_not_copied() {
 }
 
 #[test]
+fn the_name_of_a_call_that_was_used_for_something_else_is_another_call() {
+    let mut rig = Rig::with_nodes(1, false);
+    rig.local(0, 1, 1, 7);
+    let other = ObjectKey::new(b"", b"other").unwrap();
+    let first = rig.ask(Remove { key: other, wait: true, call: 9 });
+    assert_eq!(rig.status(first), Some(NMC_ERR_NOT_FOUND));
+    let second = rig.remove(9);
+    assert_eq!(rig.answer(second), None, "it is there");
+    rig.apply(0);
+    assert_eq!(rig.status(second), Some(NMC_OK));
+    // The same once more removes nothing.
+    rig.local(0, 2, 2, 8);
+    let again = rig.remove(9);
+    assert_eq!(rig.status(again), Some(NMC_OK));
+    assert_eq!(rig.found().status, NMC_OK);
+}
+
+#[test]
 fn what_was_put_after_a_remove_is_copied_though_somebody_who_is_away_has_not_heard_of_that() {
     let mut rig = Rig::with_nodes(3, false);
     rig.local(0, 1, 1, 7);

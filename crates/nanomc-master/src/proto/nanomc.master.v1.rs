@@ -1153,7 +1153,7 @@ pub mod master_service_client {
         }
         /// Ends a put, after which the object may be read. OK when the master has heard from the owners themselves that they
         /// have it and one of them lives; STALE when none does, or the put was given up. A repeat of an OK is OK; after any other
-        /// answer the put is over, and a repeat is STALE.
+        /// answer the put is over, and a repeat is STALE; an end that names no owner is INVALID_ARG and changes nothing.
         pub async fn put_end(
             &mut self,
             request: impl tonic::IntoRequest<super::PutEndRequest>,
@@ -1718,7 +1718,7 @@ pub mod master_service_server {
         >;
         /// Ends a put, after which the object may be read. OK when the master has heard from the owners themselves that they
         /// have it and one of them lives; STALE when none does, or the put was given up. A repeat of an OK is OK; after any other
-        /// answer the put is over, and a repeat is STALE.
+        /// answer the put is over, and a repeat is STALE; an end that names no owner is INVALID_ARG and changes nothing.
         async fn put_end(
             &self,
             request: tonic::Request<super::PutEndRequest>,
