@@ -575,7 +575,8 @@ impl Leader {
     }
 
     fn send_drops_after(&mut self, id: NodeId, after: Position, to: &mut Vec<Action>) -> Result<()> {
-        let Some(node) = self.node(id) else { return Ok(()) };
+        // To one that has to come again entries before these are missing: it would be told that it has done what it has not heard of.
+        let Some(node) = self.node(id).filter(|node| !node.outdated) else { return Ok(()) };
         let peer = node.peer;
         let (entries, through) = self.log.next_for(id, after)?;
         to.push(Action::Send(peer, Frame::telling(Drops { term: self.term, after, through, entries })));

@@ -1038,6 +1038,30 @@ fn what_somebody_is_about_to_drop_unseen_is_not_copied() {
 }
 
 #[test]
+fn who_needs_entries_that_are_gone_is_not_told_the_later_ones() {
+    let mut rig = Rig::set_up(1, Config { max_log: 2, ..Config::default() });
+    rig.come(0);
+    let before = rig.said.len();
+    for call in 1..6 {
+        rig.ask(RemoveAll { space: None, wait: false, call });
+        // It does none of that, and does not fall silent.
+        rig.now += 1000;
+        rig.on(Event::Tick);
+    }
+    let told = rig.said[before..].iter().filter_map(|(to, frame)| match &frame.message {
+        Message::Drops(drops) if *to == 0 => Some(drops),
+        _ => None,
+    });
+    let told: Vec<&Drops> = told.collect();
+    assert!(!told.is_empty());
+    for drops in told {
+        assert_eq!(drops.entries.len() as u64, drops.through.number - drops.after.number, "{drops:?}");
+    }
+    rig.join(0, 1, 1, Some(Position { term: 5, number: 0 }));
+    assert!(rig.welcome(0).unwrap().fresh);
+}
+
+#[test]
 fn the_name_of_a_call_that_was_used_for_something_else_is_another_call() {
     let mut rig = Rig::with_nodes(1, false);
     rig.local(0, 1, 1, 7);
