@@ -187,7 +187,7 @@ impl Sim {
     }
 
     pub(super) fn open_directory(&mut self, at: usize, mut directory: Directory, store: &mut Store) {
-        if directory.before && store.tier == 0 {
+        if directory.before && store.tier != directory.name {
             // Of what memory had too, and brought to the cluster without the tier, the tier knows nothing: docs/cluster.md says so.
             directory.records.clear();
         }
