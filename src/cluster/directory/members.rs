@@ -422,17 +422,15 @@ impl Leader {
     /// Whether a put came after everything that is being removed under its key, or with its namespace: nobody has yet to drop that, or
     /// somebody has it who did, and nobody who did not.
     fn outlives_removes(&self, key: &ObjectKey, put: PutId) -> bool {
-        let mut unseen = self.log.unseen(key).peekable();
-        if unseen.peek().is_none() {
+        if self.log.unseen(key).next().is_none() {
             return true;
         }
-        let slots: std::collections::BTreeSet<u16> = unseen.filter_map(|id| self.members.get(&id).copied()).collect();
         let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
         let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));
-        let owners =
-            || replicas.iter().filter(|held| held.put == put && held.gate == Gate::Open).map(|held| held.owner);
-        let listed = |owner: u16| self.owners.get(usize::from(owner)).is_some_and(|owner| owner.listed().is_some());
-        owners().any(listed) && !owners().any(|owner| slots.contains(&owner))
+        let has =
+            |slot: u16| replicas.iter().any(|held| held.owner == slot && held.put == put && held.gate == Gate::Open);
+        let mut unseen = self.log.unseen(key).filter_map(|id| self.members.get(&id).copied());
+        self.live(key, put) > 0 && !unseen.any(has)
     }
 
     /// Members that were silent for too long are away, and out of every lookup in this one step; later they are gone.

@@ -252,7 +252,7 @@ impl Leader {
     }
 
     /// Replicas of a put that may be read.
-    fn live(&self, key: &ObjectKey, put: PutId) -> u64 {
+    pub(super) fn live(&self, key: &ObjectKey, put: PutId) -> u64 {
         let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
         let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));
         let listed = |owner: u16| self.owners.get(usize::from(owner)).is_some_and(|o| o.listed().is_some());

@@ -53,8 +53,7 @@ impl<S: Storage> Agent<S> {
             return;
         }
         // Not where nothing new is to be.
-        let closed = |number: u32| self.closed.as_ref().is_some_and(|closed| closed.contains(&number));
-        let mut open = self.config.segments.iter().filter(|s| s.media != Media::Ssd && !closed(s.number));
+        let mut open = self.config.segments.iter().filter(|s| s.media != Media::Ssd && !self.is_closed(s.number));
         let Some(segment) = open.next().map(|segment| segment.number) else { return };
         let (put, length, inner, is_copy) = (from.put, from.length, key.inner(from.put), true);
         let wanted = Wanted { put, key: &inner, length, segment, retain, metadata, is_copy };

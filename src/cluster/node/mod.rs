@@ -309,6 +309,11 @@ impl<S: Storage> Agent<S> {
         now < self.answered.saturating_add(self.fence_ms)
     }
 
+    /// Whether nothing new is stored in a segment, as the leader wants it.
+    fn is_closed(&self, segment: u32) -> bool {
+        self.closed.as_ref().is_some_and(|closed| closed.contains(&segment))
+    }
+
     /// Whether it has dropped all that was removed while it was no member.
     #[cfg(test)]
     pub fn is_in(&self) -> bool {

@@ -128,10 +128,11 @@ impl<S: Storage> Agent<S> {
             metadata: &put.metadata,
             is_copy: false,
         });
-        let closed = self.closed.as_ref().is_some_and(|closed| closed.contains(&put.segment));
         match opened {
             // The leader sends nobody to what it wants closed: either it did so before, or it is about to be open again.
-            Err(error) if closed && error.status == NMC_ERR_NO_SPACE => Err(Error { status: NMC_NOT_READY, ..error }),
+            Err(error) if self.is_closed(put.segment) && error.status == NMC_ERR_NO_SPACE => {
+                Err(Error { status: NMC_NOT_READY, ..error })
+            }
             opened => opened,
         }
     }

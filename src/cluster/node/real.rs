@@ -242,7 +242,7 @@ impl NodeStore {
 
     /// Why something is not on disk. Of a put whose tier was closed meanwhile, or is another one by now, nothing is wrong: it begins again.
     fn without_tier(&self, error: Error) -> Error {
-        let closed = error.status == NMC_ERR_CANCELLED || self.store.disk_id() != self.disk.0;
+        let closed = error.status == NMC_ERR_CANCELLED || self.has_changed();
         if closed { Error::new(NMC_ERR_STALE, error.message) } else { error }
     }
 

@@ -59,7 +59,7 @@ pub struct Put {
     /// It goes then, since it was read.
     pub expires: Option<Millis>,
     /// Owners that it has ended with; others that have it are to drop it.
-    pub owners: Vec<NodeId>,
+    pub owners: BTreeSet<NodeId>,
     /// Its node put it on itself while it was not in the cluster.
     pub apart: bool,
 }
@@ -163,14 +163,13 @@ impl Checker {
     /// A put is to end with this owner.
     pub fn ends_with(&mut self, put: PutId, owner: NodeId) {
         if let Some(put) = self.puts.get_mut(&put) {
-            put.owners.push(owner);
+            put.owners.insert(owner);
         }
     }
 
     /// How many owners a put was to end with.
     pub fn owners_of(&self, put: PutId) -> usize {
-        let owners = self.puts.get(&put).map(|put| put.owners.iter().collect::<BTreeSet<_>>());
-        owners.map_or(0, |owners| owners.len())
+        self.puts.get(&put).map_or(0, |put| put.owners.len())
     }
 
     /// Whether it has ended with this one.
