@@ -547,6 +547,26 @@ fn an_agent_finds_out_that_the_tier_came_or_went() {
     );
 }
 
+#[test]
+fn an_agent_finds_out_that_a_tier_came_and_went() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = embedded();
+    let mut node = NodeStore::new(&store).unwrap();
+    let position = |number| Position { term: 3, number };
+    node.set_position(position(1)).unwrap();
+    put_through(&mut node, put_id(1), &key("", "a"), b"bytes");
+    let tier = open_tier(&store, &tier_config(&dir, Backend::Bucket));
+    tier.offload(None).unwrap();
+    drop(tier);
+    // The tier has a value, and is not told what is dropped: that it was left behind is not forgotten before others hear of it.
+    assert!(node.has_changed());
+    assert_eq!(node.set_position(position(2)).map_err(|error| error.status), Err(NMC_ERR_STALE));
+    node.offer("n").unwrap();
+    assert!(node.has_left() && !node.has_changed());
+    node.set_position(position(2)).unwrap();
+    assert!(!node.has_left());
+}
+
 /// Commits what is to be on disk, and waits until it is. Gives the number of a fact.
 fn commit_to_disk(node: &mut NodeStore, plan: Plan) -> u64 {
     assert_eq!(node.commit(plan).unwrap(), None, "it is published, and being written");

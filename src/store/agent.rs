@@ -283,6 +283,12 @@ impl Store {
         self.client.view().header().disk.load(Relaxed)
     }
 
+    /// How often the disk has come or gone. To be asked before its name.
+    #[must_use]
+    pub fn disk_changes(&self) -> u64 {
+        self.client.view().header().disk_changes()
+    }
+
     /// Name of the tier that the store has, or had last.
     #[must_use]
     pub fn tier_name(&self) -> u64 {
@@ -322,10 +328,10 @@ impl Store {
         self.client.view().header().has_left()
     }
 
-    /// It was applied this far, to memory and to the disk with this name; or with term 0 the store is as one that never was in a cluster. Known as
-    /// long as the store lives, whoever dies. STALE if the store has another disk by now.
-    pub fn set_position(&self, position: (u64, u64), disk: u64) -> Result<()> {
-        self.call(&Request::Position(position, disk)).map(|_| ())
+    /// It was applied this far, to memory and to the disk that there is after so many changes; or with term 0 the store is as one that never was in a cluster. Known as
+    /// long as the store lives, whoever dies. STALE if one has come or gone since.
+    pub fn set_position(&self, position: (u64, u64), changes: u64) -> Result<()> {
+        self.call(&Request::Position(position, changes)).map(|_| ())
     }
 
     /// Nothing new is stored on a rank any more, by whomever; or it is again. What is there stays.

@@ -482,7 +482,7 @@ impl MasterSlot {
                 Request::Drop(index, epoch) => one(master.drop_named(*index, *epoch).map(nothing)),
                 Request::Doubt(plan) => one(master.doubt(client, plan).map(|bytes| [bytes, 0, 0])),
                 Request::Notice(index) => one(Ok([master.notice(*index), 0, 0])),
-                Request::Position(position, disk) => one(master.note_position(*position, *disk).map(nothing)),
+                Request::Position(position, changes) => one(master.note_position(*position, *changes).map(nothing)),
                 Request::Adopt => one(master.adopt_namespaces().map(nothing)),
                 Request::Close(rank, closed) => one(master.close_rank(*rank, *closed).map(nothing)),
                 Request::RemoveMatching(namespace, prefix, cursor) => {
@@ -511,8 +511,8 @@ impl MasterSlot {
         let items = answered.unwrap_or_else(|error| vec![Item::from(Err(error))]);
         match request {
             // Said when it is written down, and not before.
-            Request::Position(position, disk) if items.iter().all(|item| item.status == NMC_OK) => {
-                one(self.with(|master| master.set_position(*position, *disk)).map(nothing))
+            Request::Position(position, changes) if items.iter().all(|item| item.status == NMC_OK) => {
+                one(self.with(|master| master.set_position(*position, *changes)).map(nothing))
             }
             _ => items,
         }

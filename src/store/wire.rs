@@ -120,7 +120,8 @@ pub enum Request<'a> {
     Doubt(Opened),
     /// Takes note of what was published: of the object with this header, or of all. Gives the number of the newest fact.
     Notice(Option<u32>),
-    /// A node has applied the drop log of its cluster up to this term and number, to memory and to the disk with this name.
+    /// A node has applied the drop log of its cluster up to this term and number, to memory and to the disk
+    /// that there is after so many changes.
     Position((u64, u64), u64),
     /// Makes every namespace of which something is on disk.
     Adopt,
@@ -392,11 +393,11 @@ impl<'a> Request<'a> {
                 index.is_some().put(to);
                 index.unwrap_or(0).put(to);
             }
-            Request::Position((term, number), disk) => {
+            Request::Position((term, number), changes) => {
                 20u32.put(to);
                 term.put(to);
                 number.put(to);
-                disk.put(to);
+                changes.put(to);
             }
             Request::Adopt => 22u32.put(to),
             Request::Close(rank, closed) => {

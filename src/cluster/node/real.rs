@@ -81,8 +81,8 @@ pub struct NodeStore {
     next_pin: u64,
     /// Stand in for the heaps, if the CPU does not reach those.
     pub(super) bounces: Option<Bounces>,
-    /// The disk that the store had when it was said what there is, and how many slots that has.
-    disk: (u64, u32),
+    /// The disk that the store had when it was said what there is.
+    disk: Known,
     /// Memory that others write to, as they were told of it.
     regions: Vec<(u32, Span)>,
     /// A drop since the last position has failed.
@@ -101,10 +101,20 @@ struct Writing {
     pin: Option<Pin>,
 }
 
-/// The disk below a store, and how many slots it has. In this order: if it is opened anew meanwhile that is found out.
-fn disk_below(store: &Store) -> Result<(u64, u32)> {
-    let disk = store.disk_id();
-    Ok((disk, store.adopt_disk()?))
+/// What is known of the disk below a store.
+struct Known {
+    /// How often it had come or gone.
+    changes: u64,
+    name: u64,
+    slots: u32,
+}
+
+impl Known {
+    /// In this order: if the disk comes or goes meanwhile that is found out.
+    fn of(store: &Store) -> Result<Self> {
+        let (changes, name) = (store.disk_changes(), store.disk_id());
+        Ok(Self { changes, name, slots: store.adopt_disk()? })
+    }
 }
 
 /// A namespace, and a handle for its keys.
@@ -123,7 +133,7 @@ impl NodeStore {
     pub fn within(program: &Store, limit: Duration) -> Result<Self> {
         let store = program.for_agent(limit)?;
         let spaces = memory::vec_with(MAX_NAMESPACES, |_| None)?;
-        let disk = disk_below(&store)?;
+        let disk = Known::of(&store)?;
         let (plans, for_disk, pins) = (ByNumber::default(), ByNumber::default(), ByNumber::default());
         let (next_pin, regions, trouble, looked) = (1, Vec::new(), None, None);
         let promoter = Promoter::default();
@@ -160,7 +170,7 @@ impl NodeStore {
     /// Slots of its tier.
     #[must_use]
     pub fn slots(&self) -> u32 {
-        self.disk.1
+        self.disk.slots
     }
 
     /// Fails if the tier of the store was opened or closed since it was said what there is: others would not know its slots.
@@ -393,12 +403,12 @@ impl Memory for NodeStore {
     }
 
     fn has_changed(&self) -> bool {
-        self.store.disk_id() != self.disk.0
+        self.store.disk_changes() != self.disk.changes
     }
 
     fn offer(&mut self, node: &str) -> Result<Offer> {
         if self.has_changed() {
-            self.disk = disk_below(&self.store)?;
+            self.disk = Known::of(&self.store)?;
         }
         let ranks = self.tier_segment();
         let segments = self.segments(|number| match number {
@@ -406,7 +416,7 @@ impl Memory for NodeStore {
             0 if ranks == 1 => node.into(),
             number => format!("{node}/{number}"),
         })?;
-        Ok(Offer { store: self.store.store_id() ^ self.disk.0, slots: self.slots(), segments })
+        Ok(Offer { store: self.store.store_id() ^ self.disk.name, slots: self.slots(), segments })
     }
 }
 
@@ -686,7 +696,7 @@ impl Storage for NodeStore {
     fn set_position(&mut self, position: Position) -> Result<()> {
         match self.trouble.take() {
             Some(error) => Err(error),
-            None => self.store.set_position((position.term, position.number), self.disk.0),
+            None => self.store.set_position((position.term, position.number), self.disk.changes),
         }
     }
 

@@ -3,7 +3,7 @@
 //! fails. It does what `store/master/disk` and `cluster/node/real.rs` do; a control does it as it was done before, or wrongly.
 
 use super::setup::Control;
-use super::store::{State, Store};
+use super::store::{Known, State, Store};
 use crate::base::error::Result;
 use crate::cluster::directory::TIER;
 use crate::cluster::node::{Offer, Plan};
@@ -80,7 +80,10 @@ impl Store {
 
     /// Whether the tier was opened or closed since it was asked what it offers.
     pub fn has_changed(&self) -> bool {
-        self.disk_id() != self.known.0
+        match self.flaw {
+            Some(Control::TiersByName) => self.disk_id() != self.known.name,
+            _ => self.changes != self.known.changes,
+        }
     }
 
     pub fn check_tier(&self) -> Result<()> {
@@ -92,7 +95,8 @@ impl Store {
 
     /// What it offers now, as a node of this name and with this name of the memory.
     pub fn offer(&mut self, node: &str, memory: u64) -> Offer {
-        self.known = (self.disk_id(), if self.disk.is_some() { SLOTS } else { 0 });
+        let slots = if self.disk.is_some() { SLOTS } else { 0 };
+        self.known = Known { changes: self.changes, name: self.disk_id(), slots };
         let make = |number, name: &str, media, capacity| {
             let name = format!("{node}/{name}");
             SegmentInfo { number, name, media, capacity, used: 0, near: -1 }
@@ -101,7 +105,7 @@ impl Store {
         if self.disk.is_some() {
             segments.push(make(SEGMENT, "ssd", Media::Ssd, 32));
         }
-        Offer { store: memory ^ self.known.0, slots: self.known.1, segments }
+        Offer { store: memory ^ self.known.name, slots, segments }
     }
 
     /// The slot that a key has.
@@ -225,7 +229,7 @@ impl Store {
     /// Drops what the tier has brought and memory had not.
     pub fn drop_all_apart(&mut self) {
         let since = if self.flaw == Some(Control::KeepsPromoted) { u64::MAX } else { self.apart_since };
-        for slot in 0..self.known.1 as usize {
+        for slot in 0..self.known.slots as usize {
             let Some(record) = self.record(slot).filter(|record| record.epoch < since) else { continue };
             let (key, put) = (record.key.clone(), record.put);
             let had = |plan: Plan| self.headers[plan.index as usize].put == put && plan.epoch < since;
@@ -273,6 +277,7 @@ impl Store {
             }
         }
         let disk = self.disk.take()?;
+        self.changes += 1;
         self.skip_facts();
         if self.position.is_some() {
             (self.left, self.apart) = (true, None);
@@ -328,6 +333,7 @@ impl Store {
         self.meet_memory();
         self.meet_position(position);
         self.tier = name;
+        self.changes += 1;
         self.skip_facts();
     }
 

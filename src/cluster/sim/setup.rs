@@ -37,6 +37,8 @@ pub(super) enum Control {
     PinsByName,
     /// A store does not say that its tier is not there any more.
     NeverLeft,
+    /// An agent looks at the name of its tier alone.
+    TiersByName,
     /// A remove takes the places that were told of, and no other.
     OnePlace,
     /// Terms of one cluster are those of another.

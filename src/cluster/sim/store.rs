@@ -41,6 +41,14 @@ pub struct Header {
     pub original: bool,
 }
 
+/// The tier that an agent knows of.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    pub changes: u64,
+    pub name: u64,
+    pub slots: u32,
+}
+
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -57,8 +65,9 @@ pub struct Store {
     coming: BTreeMap<u64, (ObjectKey, u64)>,
     pub position: Option<Position>,
     pub disk: Option<Disk>,
-    /// The tier that the agent knows of, and its slots.
-    pub known: (u64, u32),
+    /// How often a tier has come or gone, and the one that the agent knows of.
+    pub changes: u64,
+    pub known: Known,
     /// Name of the tier that there is, or was last.
     pub tier: u64,
     /// One that was there is not any more, and no leader has heard of that.
@@ -110,7 +119,8 @@ impl Store {
             coming: BTreeMap::new(),
             position: None,
             disk: None,
-            known: (0, 0),
+            changes: 0,
+            known: Known::default(),
             tier: 0,
             left: false,
             apart: None,
@@ -336,7 +346,7 @@ impl Storage for Store {
         if self.closed {
             crate::bail!(NMC_ERR_NO_SPACE, "closed");
         }
-        let for_disk = wanted.segment == SEGMENT && self.known.1 > 0;
+        let for_disk = wanted.segment == SEGMENT && self.known.slots > 0;
         if wanted.segment != 0 && !for_disk {
             crate::bail!(NMC_ERR_INVALID_ARG, "there is no segment {}", wanted.segment);
         }
@@ -435,7 +445,7 @@ impl Storage for Store {
             let same = self.record(slot).is_some_and(|record| record.epoch == plan.epoch);
             same && u32::try_from(slot) == Ok(plan.index & !TIER) && plan.index & TIER != 0
         });
-        let by_name = self.flaw == Some(Control::PinsByName) || self.known.1 == 0 && put == PutId(0);
+        let by_name = self.flaw == Some(Control::PinsByName) || self.known.slots == 0 && put == PutId(0);
         if !in_memory {
             self.check_brought()?;
         }
@@ -569,7 +579,7 @@ impl Storage for Store {
     fn part(&mut self, from: u32, _: usize) -> Result<Part> {
         self.check_tier()?;
         // Small ranges, so that much happens between them.
-        let (headers, slots) = (u32::try_from(self.headers.len()).unwrap(), self.known.1);
+        let (headers, slots) = (u32::try_from(self.headers.len()).unwrap(), self.known.slots);
         let (all, behind) = match from & TIER {
             0 => (headers, Some(TIER).filter(|_| slots > 0)),
             _ => (TIER | slots, None),
@@ -587,7 +597,7 @@ impl Storage for Store {
     }
 
     fn tier(&self) -> u64 {
-        if self.known.1 > 0 { self.tier } else { 0 }
+        if self.known.slots > 0 { self.tier } else { 0 }
     }
 
     fn apart(&self) -> Option<Position> {
@@ -613,7 +623,7 @@ impl Storage for Store {
     fn used(&self) -> Vec<u64> {
         let on_disk = self.disk.iter().flat_map(|disk| &disk.slots).flatten().map(|r| r.pages.len() as u64).sum();
         let memory = (self.pages.len() - self.free.len()) as u64;
-        [memory].into_iter().chain((self.known.1 > 0 && self.disk.is_some()).then_some(on_disk)).collect()
+        [memory].into_iter().chain((self.known.slots > 0 && self.disk.is_some()).then_some(on_disk)).collect()
     }
 
     fn close(&mut self, segment: u32, closed: bool) -> Result<()> {

@@ -625,6 +625,37 @@ fn control_a_tier_that_nobody_knows_was_left_behind_brings_back_what_was_removed
     assert_eq!(broken, Some(Promise::Removed));
 }
 
+/// A tier comes, is written to and goes before anybody has noticed; what it has is removed; the next process opens the tier first.
+fn removed_after_a_tier_has_passed(control: Option<Control>) -> Option<Promise> {
+    let mut sim = Sim::new(Setup { control, ..Setup::quiet(2, 3) });
+    sim.run_for(2000);
+    // The node comes further than where it joined.
+    for key in [Sim::key(2), Sim::key(1)] {
+        let value = sim.new_value(&key, 1);
+        sim.call_put_copies(2, key, 2, (value, 1), 2000);
+        sim.run_for(500);
+        sim.call_remove(2, Sim::key(2), true, 2000);
+        sim.run_for(1000);
+    }
+    sim.setup.tiers = true;
+    sim.open_tier(0, false);
+    sim.offload_all(0);
+    sim.close_tier(0);
+    sim.run_for(500);
+    sim.call_remove(2, Sim::key(1), true, 2000);
+    sim.run_for(1000);
+    sim.kill(Addr::Node(0));
+    sim.change_leader();
+    sim.start_with_tier(0);
+    removed_and_read(sim, Sim::key(1))
+}
+
+#[test]
+fn what_was_removed_does_not_come_back_with_a_tier_that_nobody_has_noticed() {
+    assert_eq!(removed_after_a_tier_has_passed(None), None);
+    assert_eq!(removed_after_a_tier_has_passed(Some(Control::TiersByName)), Some(Promise::Removed));
+}
+
 /// The same in one process: the tier has just come back.
 fn back_since_it_was_removed(control: Option<Control>) -> (Sim, crate::cluster::types::ObjectKey) {
     let (mut sim, key) = on_disk_and_elsewhere(control);

@@ -38,7 +38,8 @@ pub struct StoreHeader {
     position: [AtomicU64; 2],
     /// Ranks on which nothing new is stored, a bit each.
     pub closed_ranks: AtomicU64,
-    reserved: AtomicU64,
+    /// How often the disk has come or gone: one that came and went again is not seen by its name.
+    disk_changes: AtomicU64,
     /// Number of the newest fact; see [`Fact`].
     pub facts: AtomicU64,
     /// Name of the directory that the store's tier has, or had last.
@@ -135,6 +136,19 @@ impl StoreHeader {
             self.left();
             self.position[0].fetch_and(!APART, Ordering::AcqRel);
         }
+    }
+
+    /// Master: this is the name of the disk from now on, see [`StoreHeader::disk`].
+    pub fn name_disk(&self, name: u64) {
+        if self.disk.swap(name, Ordering::AcqRel) != name {
+            self.disk_changes.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// How often the disk has come or gone. Whoever asks for it before the name of the disk will see it change if that is an earlier one.
+    #[must_use]
+    pub fn disk_changes(&self) -> u64 {
+        self.disk_changes.load(Ordering::Acquire)
     }
 
     /// What the hash of the index is made from.

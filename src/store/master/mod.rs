@@ -353,8 +353,8 @@ impl Master {
     }
 
     /// How far the node has applied the drop log of its cluster, once [`Master::note_position`] is written down for the same disk.
-    pub fn set_position(&mut self, position: (u64, u64), disk: u64) -> Result<()> {
-        self.check_same_disk(disk)?;
+    pub fn set_position(&mut self, position: (u64, u64), changes: u64) -> Result<()> {
+        self.check_same_disk(changes)?;
         self.map.view().header().set_position(position);
         Ok(())
     }

@@ -83,7 +83,7 @@ impl Master {
         map.view().header().next_epoch.store(self.next_epoch, Release);
         if let Some(disk) = &self.disk {
             map.view().header().tier.store(disk.map.tier(), Relaxed);
-            map.view().header().disk.store(disk.map.id(), Release);
+            map.view().header().name_disk(disk.map.id());
         }
         Ok(left_out)
     }
@@ -163,7 +163,7 @@ impl Master {
 
     /// The disk is to come before anything is stored.
     pub fn wait_for_disk(&self) {
-        self.map.view().header().disk.store(DISK_EXPECTED, Release);
+        self.map.view().header().name_disk(DISK_EXPECTED);
     }
 
     /// The disk goes: what is only there cannot be read any more.
@@ -180,7 +180,7 @@ impl Master {
         }
         self.skip_facts(view, self.newest_fact);
         header.leave_disk();
-        header.disk.store(named, Release);
+        header.name_disk(named);
     }
 
     /// The disk for a master that begins anew after a bug.

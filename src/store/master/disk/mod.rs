@@ -594,17 +594,17 @@ impl Master {
     }
 
     /// Fails if the store has another disk than whoever asks counts with: that one was not told what to drop.
-    pub(super) fn check_same_disk(&self, disk: u64) -> Result<()> {
-        if self.disk.as_ref().map_or(0, |disk| disk.map.id()) != disk {
+    pub(super) fn check_same_disk(&self, changes: u64) -> Result<()> {
+        if self.map.view().header().disk_changes() != changes {
             crate::bail!(NMC_ERR_STALE, "the tier of the store was opened or closed meanwhile");
         }
         Ok(())
     }
 
     /// The node has applied the drop log of its cluster this far, to memory and to this disk: to be written down where values outlive the store.
-    pub fn note_position(&mut self, (term, number): (u64, u64), disk: u64) -> Result<()> {
+    pub fn note_position(&mut self, (term, number): (u64, u64), changes: u64) -> Result<()> {
         self.check_disk()?;
-        self.check_same_disk(disk)?;
+        self.check_same_disk(changes)?;
         self.room_for_marks(1)?;
         if let Some(disk) = &mut self.disk {
             disk.marks.push(Mark::Position { term, number });
