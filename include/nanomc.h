@@ -3126,9 +3126,9 @@ nmc_status_t nmc_client_undrain(struct nmc_client_t *client,
                                 struct nmc_slice_t segment);
 
 /**
- * Says that values will be put from, or read into, this host memory. With `rdma` it is registered with NIXL, which then moves bytes from and to it
- * without a copy; any other memory is copied through 64 MiB of the library's, and what does not fit there goes by tcp. With `tcp` nothing depends on it.
- * The memory stays as it is until that is taken back. Memory of a GPU needs none, and with `rdma` is refused.
+ * Says that values will be put from, or read into, this memory, of the host or of a GPU. With `rdma` it is registered with NIXL, which then moves bytes
+ * from and to it without a copy; any other memory is copied through 64 MiB of the library's, and what does not fit there goes by tcp. With `tcp` nothing
+ * depends on it. The memory stays as it is until that is taken back. For memory of a GPU set `UCX_MEMTYPE_CACHE=n` before the program starts.
  *
  * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is registered), `NMC_ERR_UNSUPPORTED` (NIXL does not take it),
  * `NMC_ERR_LIMIT` (others could not be told of as many pieces: register fewer, larger ones), `NMC_ERR_TIMEOUT` (NIXL does not answer),

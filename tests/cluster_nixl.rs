@@ -54,13 +54,13 @@ fn slices(bytes: &[u8], at: usize) -> [Slice; 2] {
 
 fn put(cluster: &Cluster, key: &str, bytes: &[u8]) {
     let slices = slices(bytes, bytes.len() / 3);
-    let item = Item { key: key.as_bytes(), slices: &slices };
+    let item = Item { key: key.as_bytes(), slices: &slices, far: false };
     cluster.put(&[item], &PutOptions::default()).unwrap().remove(0).unwrap();
 }
 
 fn get(cluster: &Cluster, key: &str, room: &mut [u8]) -> u64 {
     let slices = slices(room, room.len() / 5);
-    let got = cluster.get(&[Item { key: key.as_bytes(), slices: &slices }]).unwrap().remove(0);
+    let got = cluster.get(&[Item { key: key.as_bytes(), slices: &slices, far: false }]).unwrap().remove(0);
     got.result.unwrap();
     got.bytes
 }
@@ -119,7 +119,7 @@ fn values_are_read_by_nixl_into_any_memory() {
     assert_eq!(moved(), before, "what is small goes by tcp");
     // A value that does not fit.
     let few = slices(&room[..MIB], 100);
-    let got = reader.get(&[Item { key: b"large", slices: &few }]).unwrap().remove(0);
+    let got = reader.get(&[Item { key: b"large", slices: &few, far: false }]).unwrap().remove(0);
     assert_eq!((got.bytes, got.result.unwrap_err().status), (bytes.len() as u64, NMC_ERR_TOO_SMALL));
 }
 
@@ -214,7 +214,7 @@ fn calls_that_are_cancelled_have_ended_when_that_returns() {
     for n in 0..20 {
         room.fill(0);
         let slices = slices(&room, MIB);
-        let item = Item { key: b"k", slices: &slices };
+        let item = Item { key: b"k", slices: &slices, far: false };
         reader.submit_get(7, &[item], &[0], Sum::new(None)).unwrap();
         // Some while it is on its way, some when it has come.
         reader.completions(1, Duration::from_micros(700 * n), |_| ());
@@ -245,7 +245,7 @@ fn a_read_that_is_stopped_ends_and_so_do_others() {
         let deadline = Deadline::after(Duration::from_secs(20));
         let slices = slices(&room, MIB);
         let scope = Scope { space: b"", deadline: &deadline, stop: &stop, expire_ms: 0 };
-        let got = reader.fetch(scope, &[Item { key: b"k", slices: &slices }]).unwrap().remove(0);
+        let got = reader.fetch(scope, &[Item { key: b"k", slices: &slices, far: false }]).unwrap().remove(0);
         assert!(got.result.map_or_else(|error| error.status == NMC_ERR_CANCELLED, |()| true));
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     }
@@ -336,7 +336,7 @@ fn role() {
         let bytes = value(seed.parse().unwrap(), LARGE);
         let slices = slices(&bytes, MIB);
         println!("\nbegins");
-        let done = cluster.put(&[Item { key: key.as_bytes(), slices: &slices }], &PutOptions::default());
+        let done = cluster.put(&[Item { key: key.as_bytes(), slices: &slices, far: false }], &PutOptions::default());
         println!("\n{}", if done.is_ok_and(|mut done| done.remove(0).is_ok()) { "done" } else { "failed" });
     }
 }
@@ -371,7 +371,7 @@ fn writers_round(directory: &Directory, client: &Cluster, writer: &mut Process, 
     let mut hit = false;
     for (n, key) in keys.iter().enumerate() {
         let slices = slices(&room, 10);
-        let got = client.get(&[Item { key: key.as_bytes(), slices: &slices }]).unwrap().remove(0);
+        let got = client.get(&[Item { key: key.as_bytes(), slices: &slices, far: false }]).unwrap().remove(0);
         // It may have been evicted.
         hit |= got.result.is_ok() && room != value(n + 100, LARGE);
         room.fill(0);
@@ -424,7 +424,7 @@ fn readers_round(directory: &Directory, reader: &Cluster, owner: &mut Process, r
     let got = std::thread::scope(|scope| {
         let get = scope.spawn(|| {
             let slices = slices(&room, 10);
-            reader.get(&[Item { key: key.as_bytes(), slices: &slices }]).unwrap().remove(0)
+            reader.get(&[Item { key: key.as_bytes(), slices: &slices, far: false }]).unwrap().remove(0)
         });
         std::thread::sleep(Duration::from_micros(chance(round) % 12_000));
         owner.signal(if killed { libc::SIGKILL } else { libc::SIGSTOP });

@@ -48,13 +48,13 @@ fn value(seed: usize, bytes: usize) -> Vec<u8> {
 fn put(cluster: &Cluster, key: &str, value: &[u8], copies: u32) -> Result<(), i32> {
     let replicate = Replicate { copies, ..PutOptions::default().replicate };
     let options = PutOptions { replicate, ..PutOptions::default() };
-    let item = Item { key: key.as_bytes(), slices: &[slice(value)] };
+    let item = Item { key: key.as_bytes(), slices: &[slice(value)], far: false };
     cluster.put(&[item], &options).unwrap().remove(0).map_err(|error| error.status)
 }
 
 fn get(cluster: &Cluster, key: &str, room: usize) -> Result<Vec<u8>, i32> {
     let mut into = vec![0u8; room];
-    let item = Item { key: key.as_bytes(), slices: &[slice(&into)] };
+    let item = Item { key: key.as_bytes(), slices: &[slice(&into)], far: false };
     let got = cluster.get(&[item]).unwrap().remove(0);
     got.result.map_err(|error| error.status)?;
     into.truncate(usize::try_from(got.bytes).unwrap());
@@ -189,7 +189,7 @@ fn batches_are_put_and_read_together() {
     let values: Vec<Vec<u8>> = (0..1000).map(|i| value(i, 100 + i)).collect();
     let slices: Vec<[Slice; 1]> = values.iter().map(|value| [slice(value)]).collect();
     let items: Vec<Item<'_>> =
-        keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices }).collect();
+        keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices, far: false }).collect();
     let put = other.put(&items, &PutOptions::default()).unwrap();
     assert!(put.iter().all(Result::is_ok), "{:?}", put.iter().find(|result| result.is_err()));
     let again = other.put(&items[..3], &PutOptions::default()).unwrap();
@@ -197,7 +197,7 @@ fn batches_are_put_and_read_together() {
     let mut into: Vec<Vec<u8>> = values.iter().map(|value| vec![0; value.len()]).collect();
     let slices: Vec<[Slice; 1]> = into.iter_mut().map(|value| [slice(value)]).collect();
     let mut items: Vec<Item<'_>> =
-        keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices }).collect();
+        keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices, far: false }).collect();
     items[500].key = b"not there";
     let got = other.get(&items).unwrap();
     for (i, got) in got.iter().enumerate() {
@@ -418,7 +418,7 @@ fn puts_to_a_disk(bounce: Option<u64>) {
     let tier = Tier::open(&store, &settings, &mut |_, _| ()).unwrap();
     eventually("the tier is a segment", || other.segments().unwrap().len() == 3);
     let put_with = |key: &str, value: &[u8], replicate: Replicate| {
-        let item = Item { key: key.as_bytes(), slices: &[slice(value)] };
+        let item = Item { key: key.as_bytes(), slices: &[slice(value)], far: false };
         let options = PutOptions { replicate, ..PutOptions::default() };
         other.put(&[item], &options).unwrap().pop().unwrap().map_err(|error| error.status)
     };
@@ -483,7 +483,7 @@ fn a_put_to_a_disk_that_is_closed_meanwhile_begins_again() {
             let mut statuses = Vec::new();
             while !over.load(SeqCst) {
                 let key = format!("k{writer}-{}", statuses.len());
-                let item = Item { key: key.as_bytes(), slices: &[slice(&value)] };
+                let item = Item { key: key.as_bytes(), slices: &[slice(&value)], far: false };
                 let put = other.put(&[item], &options).unwrap().pop().unwrap();
                 statuses.push(put.map_or_else(|error| error.status, |()| NMC_OK));
                 let _ = other.remove(key.as_bytes(), false);
@@ -569,7 +569,7 @@ fn a_place_that_is_named_is_not_replaced_by_another() {
         let key = format!("k{round}");
         let fixed = vec![Location { segment: name.clone(), media: Some(Media::Ssd) }];
         let replicate = Replicate { fixed, ..PutOptions::default().replicate };
-        let item = Item { key: key.as_bytes(), slices: &[slice(&bytes)] };
+        let item = Item { key: key.as_bytes(), slices: &[slice(&bytes)], far: false };
         let options = PutOptions { replicate, ..PutOptions::default() };
         let done = other.put(&[item], &options).unwrap().remove(0);
         let listed = other.query(&[key.as_bytes()]).unwrap().remove(0).replicas;
@@ -596,7 +596,7 @@ fn a_tier_that_was_closed_keeps_what_nobody_removed_and_what_nobody_knows_of_goe
         let put_at = |name: &str, key: &str, value: &[u8]| {
             let fixed = vec![Location { segment: name.into(), media: Some(Media::Ram) }];
             let replicate = Replicate { copies: 1, fixed, ..PutOptions::default().replicate };
-            let item = Item { key: key.as_bytes(), slices: &[slice(value)] };
+            let item = Item { key: key.as_bytes(), slices: &[slice(value)], far: false };
             let options = PutOptions { replicate, ..PutOptions::default() };
             // It may have left just now, to begin anew.
             eventually("it is put", || other.put(&[item], &options).unwrap().remove(0).is_ok());
@@ -750,7 +750,7 @@ fn draining_a_segment_copies_what_is_only_there_with_all_that_was_said_about_it(
     let values: Vec<Vec<u8>> = (0..10).map(|i| value(i, 1000 * i)).collect();
     for (i, value) in values.iter().enumerate() {
         let (key, slices) = (format!("k{i}"), [slice(value)]);
-        other.put(&[Item { key: key.as_bytes(), slices: &slices }], &options).unwrap().remove(0).unwrap();
+        other.put(&[Item { key: key.as_bytes(), slices: &slices, far: false }], &options).unwrap().remove(0).unwrap();
     }
     let (_second, to, _) = node(&directory, 64);
     eventually("nothing is left", || other.drain(&name).unwrap() == (NMC_OK, 0));
@@ -790,14 +790,15 @@ fn what_does_not_fit_one_message_or_one_buffer_goes_in_parts() {
     let value = value(4, 64 << 10);
     let (long, slices) = ("k".repeat(900), [slice(&value)]);
     let keys: Vec<String> = (0..256).map(|i| format!("{long}{i}")).collect();
-    let items: Vec<Item<'_>> = keys.iter().map(|key| Item { key: key.as_bytes(), slices: &slices }).collect();
+    let items: Vec<Item<'_>> =
+        keys.iter().map(|key| Item { key: key.as_bytes(), slices: &slices, far: false }).collect();
     let put = other.put(&items, &PutOptions::default()).unwrap();
     assert!(put.iter().all(Result::is_ok), "{:?}", put.iter().find(|put| put.is_err()));
     let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
     assert!(other.exists(&keys).unwrap().iter().all(|there| *there));
     let into = vec![0u8; 256 * value.len()];
     let slices: Vec<[Slice; 1]> = into.chunks(value.len()).map(|part| [slice(part)]).collect();
-    let items: Vec<Item<'_>> = keys.iter().zip(&slices).map(|(key, slices)| Item { key, slices }).collect();
+    let items: Vec<Item<'_>> = keys.iter().zip(&slices).map(|(key, slices)| Item { key, slices, far: false }).collect();
     for _ in 0..2 {
         let got = other.get(&items).unwrap();
         assert!(got.iter().all(|got| got.result.is_ok()), "{:?}", got.iter().find(|got| got.result.is_err()));
@@ -805,7 +806,7 @@ fn what_does_not_fit_one_message_or_one_buffer_goes_in_parts() {
     }
     // A value of many pieces.
     let pieces: Vec<Slice> = value.chunks(6).map(slice).collect();
-    let item = Item { key: b"pieces", slices: &pieces };
+    let item = Item { key: b"pieces", slices: &pieces, far: false };
     other.put(&[item], &PutOptions::default()).unwrap().remove(0).unwrap();
     assert_eq!(get(&other, "pieces", value.len()).unwrap(), value);
 }
@@ -949,7 +950,7 @@ fn cancelling_returns_when_nobody_uses_the_memory_of_what_was_cancelled() {
         assert!(!seen.load(SeqCst), "the program has its memory back");
     };
     let keys: Vec<String> = (0..300).map(|i| format!("k{i}")).collect();
-    let items: Vec<Item<'_>> = keys.iter().map(|key| Item { key: key.as_bytes(), slices: &[] }).collect();
+    let items: Vec<Item<'_>> = keys.iter().map(|key| Item { key: key.as_bytes(), slices: &[], far: false }).collect();
     let numbers: Vec<usize> = (0..items.len()).collect();
     other.submit_put(1, &items, &numbers, &PutOptions::default(), Sum::new(Some(Box::new(tell)))).unwrap();
     comes.recv().unwrap();
@@ -980,7 +981,7 @@ fn without_a_master_a_batch_reads_what_is_where_it_was() {
         let into = vec![0u8; 6 * 2000];
         let slices: Vec<[Slice; 1]> = into.chunks(2000).map(|part| [slice(part)]).collect();
         let items: Vec<Item<'_>> =
-            keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices }).collect();
+            keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices, far: false }).collect();
         let right = |at: usize| into[2000 * at..].starts_with(&values[first + at]);
         for (at, got) in other.get(&items).unwrap().into_iter().enumerate() {
             match first + at {
@@ -1079,6 +1080,7 @@ fn calls_that_nobody_waits_for_are_told_when_they_have_ended() {
         run::Task {
             call,
             spans: vec![Span::new(into.as_ptr() as usize, into.len())],
+            far: false,
             patience: Duration::from_secs(20),
         }
     };
@@ -1147,7 +1149,7 @@ fn is_a_node(most: u64, of: impl Fn(u32) -> Store) {
     let both = value(9, 3_000_001);
     let put_as = |key: &str, options: &PutOptions| {
         let slices = [slice(&both)];
-        writer.put(&[Item { key: key.as_bytes(), slices: &slices }], options).unwrap().remove(0)
+        writer.put(&[Item { key: key.as_bytes(), slices: &slices, far: false }], options).unwrap().remove(0)
     };
     put_as("both", &on_media([1, 1, 0])).unwrap();
     let listed = writer.query(&[b"both"]).unwrap().remove(0);
@@ -1326,7 +1328,7 @@ fn a_large_value_is_in_parts_on_all_nodes_and_is_read_and_removed_as_one() {
         // Into pieces of memory that end elsewhere than parts do.
         let into = vec![0u8; bytes];
         let (first, second) = into.split_at(bytes / 3);
-        let item = Item { key: b"k", slices: &[slice(first), slice(second)] };
+        let item = Item { key: b"k", slices: &[slice(first), slice(second)], far: false };
         assert!(reader.get(&[item]).unwrap().remove(0).result.is_ok() && into == value);
         match round {
             2 => assert_eq!(reader.remove_all(false, true).unwrap(), NMC_OK),
@@ -1381,7 +1383,7 @@ fn a_large_value_is_there_when_its_put_has_returned_or_the_put_fails_and_leaves_
         for round in 0..3 {
             let options = PutOptions { retain: retain.code(), ..PutOptions::default() };
             let key = format!("huge{round}");
-            let item = Item { key: key.as_bytes(), slices: &[slice(&huge)] };
+            let item = Item { key: key.as_bytes(), slices: &[slice(&huge)], far: false };
             let status = writer.put(&[item], &options).unwrap().remove(0).map_err(|error| error.status);
             assert!(matches!(status, Err(NMC_ERR_NO_SPACE | NMC_ERR_BUSY)), "{retain:?}, {round}: {status:?}");
         }
@@ -1405,7 +1407,8 @@ fn puts_of_large_values_that_are_under_way_when_a_client_is_closed_leave_nothing
         let writer = striping(&directory);
         let keys: Vec<String> = (0..4).map(|n| format!("k{n}")).collect();
         let slices = [slice(&large)];
-        let items: Vec<Item<'_>> = keys.iter().map(|key| Item { key: key.as_bytes(), slices: &slices }).collect();
+        let items: Vec<Item<'_>> =
+            keys.iter().map(|key| Item { key: key.as_bytes(), slices: &slices, far: false }).collect();
         std::thread::scope(|scope| {
             let putting = scope.spawn(|| writer.put(&items, &PutOptions::default()));
             std::thread::sleep(Duration::from_millis(3));
@@ -1484,14 +1487,14 @@ fn large_values_are_submitted_and_cancelled_like_others() {
     let keys = ["a", "b", "c", "d"];
     let slices: Vec<[Slice; 1]> = values.iter().map(|value| [slice(value)]).collect();
     let items: Vec<Item<'_>> =
-        keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices }).collect();
+        keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices, far: false }).collect();
     let numbers: Vec<usize> = (0..items.len()).collect();
     other.submit_put(1, &items, &numbers, &PutOptions::default(), Sum::new(None)).unwrap();
     assert_eq!(completion(&other), NMC_OK);
     let into: Vec<Vec<u8>> = values.iter().map(|value| vec![0; value.len()]).collect();
     let slices: Vec<[Slice; 1]> = into.iter().map(|value| [slice(value)]).collect();
     let items: Vec<Item<'_>> =
-        keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices }).collect();
+        keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices, far: false }).collect();
     other.submit_get(2, &items, &numbers, Sum::new(None)).unwrap();
     assert_eq!(completion(&other), NMC_OK);
     assert_eq!(into, values);
@@ -1500,7 +1503,7 @@ fn large_values_are_submitted_and_cancelled_like_others() {
     // Cancelled at any moment, a put leaves nothing, or all of the value.
     for round in 0..20u64 {
         let key = format!("cancelled {round}");
-        let item = Item { key: key.as_bytes(), slices: &[slice(&values[0])] };
+        let item = Item { key: key.as_bytes(), slices: &[slice(&values[0])], far: false };
         other.submit_put(3, &[item], &[0], &PutOptions::default(), Sum::new(None)).unwrap();
         let until = Instant::now() + Duration::from_micros(round * 700);
         while Instant::now() < until {

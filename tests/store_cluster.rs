@@ -11,6 +11,7 @@ mod values;
 
 use common::{config as world_config, eventually};
 use nanomc::base::status::*;
+use nanomc::cluster::net::Span;
 use nanomc::cluster::node::storage::{Tail, Wanted};
 use nanomc::cluster::node::{Hold, Memory, NodeStore, Pinned, Plan, Storage};
 use nanomc::cluster::types::{ObjectKey, Position, PutId};
@@ -148,13 +149,11 @@ fn a_put_lives_under_its_name_from_its_plan_to_its_facts() {
         let plan = node.open(&wanted(put_id(1), &k, value.len(), &said)).unwrap();
         let unknown = node.extents(plan).map_err(|error| error.status);
         assert_eq!(unknown, Err(NMC_ERR_UNSUPPORTED), "nobody was told of its memory");
-        assert_eq!(node.regions().unwrap().len(), if kind == Kind::Bounced { 0 } else { 2 });
-        match node.extents(plan) {
-            Err(error) => assert_eq!((kind, error.status), (Kind::Bounced, NMC_ERR_UNSUPPORTED)),
-            Ok(extents) => {
-                assert_eq!(extents.iter().map(|extent| extent.length).sum::<u64>(), value.len() as u64);
-                assert!(extents.iter().all(|extent| extent.region == 1), "the wanted rank: {extents:?}");
-            }
+        assert_eq!(node.regions().unwrap().len(), 2);
+        if kind != Kind::Bounced {
+            let extents = node.extents(plan).unwrap();
+            assert_eq!(extents.iter().map(|extent| extent.length).sum::<u64>(), value.len() as u64);
+            assert!(extents.iter().all(|extent| extent.region == 1), "the wanted rank: {extents:?}");
         }
         assert_eq!(open(&mut node, put_id(2), &k, 5), Err(NMC_ERR_EXISTS), "the key is being written");
         assert_eq!(open(&mut node, put_id(1), &key("kv", "b"), 5), Err(NMC_ERR_BUSY), "the put is under way");
@@ -198,6 +197,34 @@ fn a_put_lives_under_its_name_from_its_plan_to_its_facts() {
 
 /// What a node puts on itself has a name that no cluster gives, and is told without anybody else calling the master.
 #[test]
+fn what_others_write_and_read_where_it_is_needs_no_memory_by_the_way() {
+    let bed = Bed::new(Kind::Bounced);
+    let mut node = bed.node();
+    let (k, value) = (key("kv", "a"), long(3 * 4096 + 5));
+    let regions = node.regions().unwrap();
+    let plan = open(&mut node, put_id(1), &k, value.len()).unwrap();
+    assert_eq!(node.bounced(), (value.len() as u64, 0));
+    // As a mover does it.
+    let mut rest = &value[..];
+    for extent in node.extents(plan).unwrap() {
+        let base = regions.iter().find(|region| region.number == extent.region).unwrap().base;
+        let (now, later) = rest.split_at(usize::try_from(extent.length).unwrap());
+        Span::new(usize::try_from(base + extent.offset).unwrap(), now.len()).store(now);
+        rest = later;
+    }
+    assert_eq!((node.bounced(), rest.len()), ((0, 0), 0));
+    assert!(node.plan_spans(plan).is_err(), "nobody else writes to it");
+    node.commit(plan).unwrap().unwrap();
+    let pinned = pin(&mut node, plan, &k).unwrap();
+    let mut read = Vec::new();
+    let spans = node.far_spans(pinned.pin, 7, value.len() as u64 - 7).unwrap().list().unwrap();
+    spans.iter().for_each(|span| span.append_to(&mut read));
+    assert_eq!((read, node.bounced()), (value[7..].to_vec(), (0, 0)));
+    assert_eq!(bytes_of(&mut node, &pinned, 0, value.len()), value, "and by the way");
+    node.unpin(pinned.pin);
+}
+
+#[test]
 fn only_memory_that_others_were_told_of_is_written_to_by_them() {
     let dir = tempfile::tempdir().unwrap();
     let of = |rank| nanomc::world::Config { min_ranks: 1, ..world_config(dir.path(), Some(rank), 2) };
@@ -205,7 +232,7 @@ fn only_memory_that_others_were_told_of_is_written_to_by_them() {
     let store = Store::attach(&world, &config()).unwrap();
     let mut node = NodeStore::new(&store).unwrap();
     // Nobody has taken rank 1: the other is told of all the same.
-    let ranks: Vec<u32> = node.regions().unwrap().into_iter().map(|(rank, _)| rank).collect();
+    let ranks: Vec<u32> = node.regions().unwrap().into_iter().map(|region| region.number).collect();
     assert_eq!(ranks, [0]);
     let late = World::join(of(1)).unwrap();
     let _other = Store::attach(&late, &config()).unwrap();

@@ -146,6 +146,9 @@ inline int free_port() {
 }
 
 // A client as a config and a handle; closed at the end of the case, if it was not before.
+// `rdma`, if NIXL is to move the bytes.
+inline std::string protocol;
+
 struct OpenClient {
   nmc_client_t* client = nullptr;
   OpenClient() = default;
@@ -157,6 +160,8 @@ struct OpenClient {
     config.timeout_ms = timeout_ms;
     config.flags = flags;
     config.token = {token.data(), token.size()};
+    config.protocol = {protocol.data(), protocol.size()};
+    config.rdma_bytes = 64 << 10;
     const std::string cert = certificates + "/all.pem", key = certificates + "/all.key", ca = certificates + "/ca.pem";
     if (!certificates.empty()) {
       config.tls_cert = {cert.data(), cert.size()};

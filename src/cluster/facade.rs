@@ -12,6 +12,7 @@ use super::client::{self, Call, GetCall, Outcome, PutCall};
 use super::net::secure::{Files, Identity};
 use super::net::{Address, Limits, Listener, Span, now_ms};
 use super::nixl::Settings;
+use super::nixl::sys::Medium;
 use super::node::{self, Memory, NodeStore, Offer};
 use super::run::client::{Service, Task, is_refusal};
 use super::run::node as agent;
@@ -156,9 +157,17 @@ pub struct Item<'a> {
     pub key: &'a [u8],
     /// Pieces of memory, one after the other; of the host, or, where a call says so, of a device.
     pub slices: &'a [Slice],
+    /// The CPU does not reach them, and they are registered: NIXL moves them, or nobody.
+    pub far: bool,
 }
 
-impl Item<'_> {
+impl<'a> Item<'a> {
+    /// In memory that the CPU reaches, or that somebody looks at first.
+    #[must_use]
+    pub fn new(key: &'a [u8], slices: &'a [Slice]) -> Self {
+        Self { key, slices, far: false }
+    }
+
     fn spans(&self) -> Result<Vec<Span>> {
         let size = |n: u64| usize::try_from(n).unwrap_or(0);
         memory::collect(self.slices.iter().map(|slice| Span::new(size(slice.address), size(slice.bytes))))
@@ -278,10 +287,8 @@ impl Cluster {
 
     /// Values are put from this memory, or read into it: NIXL needs no copy of them then. It stays as it is until it is taken back.
     pub fn register(&self, first: usize, bytes: usize) -> Result<()> {
-        if self.config.rdma {
-            device::check_host_memory(first, bytes)?;
-        }
-        self.calls.service.register(Span::new(first, bytes))
+        let medium = if self.config.rdma { device::medium(first, bytes)? } else { Medium::Host };
+        self.calls.service.register(Span::new(first, bytes), medium)
     }
 
     /// Bytes that NIXL has moved from this client, and from its nodes.
@@ -436,7 +443,7 @@ impl Cluster {
     }
 
     fn task(&self, call: Call, spans: Vec<Span>) -> Task {
-        Task { call, spans, patience: self.config.patience }
+        Task { call, spans, far: false, patience: self.config.patience }
     }
 
     /// One call that is answered by the leader.
@@ -463,7 +470,12 @@ impl Cluster {
     pub fn put(&self, items: &[Item<'_>], options: &PutOptions) -> Result<Vec<Result<()>>> {
         check_copies(options)?;
         let deadline = Deadline::after(self.config.patience);
-        device::put(&self.copiers, items, || self.over(&deadline), |items| self.put_within(items, options, &deadline))
+        let call = |items: &[Item<'_>]| self.put_within(items, options, &deadline);
+        device::put(&self.device_calls(&deadline), items, call)
+    }
+
+    fn device_calls<'a>(&'a self, deadline: &'a Deadline) -> device::Calls<'a> {
+        device::Calls { cluster: self, copiers: &self.copiers, deadline }
     }
 
     /// Why a call does not go on, if it does not.
@@ -502,7 +514,7 @@ impl Cluster {
             crc: None,
             stripe: self.config.stripe,
         };
-        Ok(self.task(Call::Put(put), item.spans()?))
+        Ok(Task { far: item.far, ..self.task(Call::Put(put), item.spans()?) })
     }
 
     /// Makes calls, some together; `tell` says what came of each. Others are made with the first of them, and nobody hears of those.
@@ -560,7 +572,7 @@ impl Cluster {
     /// Reads values into memory that holds them; says of each what came of it.
     pub fn get(&self, items: &[Item<'_>]) -> Result<Vec<Got>> {
         let deadline = Deadline::after(self.config.patience);
-        device::get(&self.copiers, items, || self.over(&deadline), |items| self.get_within(items, &deadline))
+        device::get(&self.device_calls(&deadline), items, |items| self.get_within(items, &deadline))
     }
 
     fn get_within(&self, items: &[Item<'_>], deadline: &Deadline) -> Result<Vec<Got>> {
@@ -590,7 +602,7 @@ impl Cluster {
     fn get_task(&self, space: &[u8], item: &Item<'_>, expire_ms: u32) -> Result<Task> {
         let (key, room) = (ObjectKey::new(space, item.key)?, item.bytes()?);
         let get = GetCall { key, room, keep: self.config.keep, expire_ms, into: Vec::new() };
-        Ok(self.task(Call::Get(get), item.spans()?))
+        Ok(Task { far: item.far, ..self.task(Call::Get(get), item.spans()?) })
     }
 
     /// From a store of this process.

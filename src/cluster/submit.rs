@@ -249,7 +249,7 @@ pub(super) fn questions<'a>(keys: impl Iterator<Item = &'a ObjectKey>, patience:
     let (mut asked, mut part, mut bytes) = (Vec::new(), Vec::new(), 0);
     let ask = |keys: &mut Vec<_>| {
         let find = Find { keys: std::mem::take(keys), missed: Vec::new() };
-        Task { call: Call::Ask(Box::new(find.into())), spans: Vec::new(), patience }
+        Task { call: Call::Ask(Box::new(find.into())), spans: Vec::new(), far: false, patience }
     };
     for key in keys {
         let more = key.as_bytes().len() + 8;

@@ -124,6 +124,17 @@ pub enum Owner {
     Device(Option<i32>),
 }
 
+impl Owner {
+    /// The number of the device, if only that reaches the memory.
+    #[must_use]
+    pub fn device(self) -> Option<u32> {
+        match self {
+            Self::Device(Some(ordinal)) => u32::try_from(ordinal).ok(),
+            Self::Device(None) | Self::Host | Self::Pinned => None,
+        }
+    }
+}
+
 /// See [`Owner`]. For addresses of which no device is known yet; after [`super::require`].
 pub fn owner(ptr: u64) -> Result<Owner> {
     let mut memory_type: u32 = 0;

@@ -235,9 +235,9 @@ pub unsafe extern "C" fn nmc_client_undrain(client: *mut nmc_client_t, segment: 
     })
 }
 
-/// Says that values will be put from, or read into, this host memory. With `rdma` it is registered with NIXL, which then moves bytes from and to it
-/// without a copy; any other memory is copied through 64 MiB of the library's, and what does not fit there goes by tcp. With `tcp` nothing depends on it.
-/// The memory stays as it is until that is taken back. Memory of a GPU needs none, and with `rdma` is refused.
+/// Says that values will be put from, or read into, this memory, of the host or of a GPU. With `rdma` it is registered with NIXL, which then moves bytes
+/// from and to it without a copy; any other memory is copied through 64 MiB of the library's, and what does not fit there goes by tcp. With `tcp` nothing
+/// depends on it. The memory stays as it is until that is taken back. For memory of a GPU set `UCX_MEMTYPE_CACHE=n` before the program starts.
 ///
 /// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is registered), `NMC_ERR_UNSUPPORTED` (NIXL does not take it),
 /// `NMC_ERR_LIMIT` (others could not be told of as many pieces: register fewer, larger ones), `NMC_ERR_TIMEOUT` (NIXL does not answer),
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn nmc_client_put(
             // SAFETY: the C contract of these arguments.
             let (key, slices, options) =
                 unsafe { (key_of(key)?, array(slices, n, "slices")?, parse_replicate(options)?) };
-            let item = Item { key, slices: checked(slices_of(slices))? };
+            let item = Item::new(key, checked(slices_of(slices))?);
             single(open.cluster.put(&[item], &options)?)
         })
     })
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn nmc_client_get(
             let place = optional_out(out_bytes, "out_bytes")?;
             // SAFETY: the C contract of these arguments.
             let (key, buffers) = unsafe { (key_of(key)?, array(buffers, n, "buffers")?) };
-            let item = Item { key, slices: checked(slices_of(buffers))? };
+            let item = Item::new(key, checked(slices_of(buffers))?);
             let got = single(open.cluster.get(&[item])?.into_iter().map(Ok).collect())?;
             if let Some(place) = place.filter(|_| got.result.is_ok() || got.bytes > 0) {
                 place.write(got.bytes);
@@ -654,7 +654,7 @@ pub(super) unsafe fn items<'a>(
     for (at, (key, value)) in keys.iter().zip(values).enumerate() {
         // SAFETY: forwarded from the caller.
         let key = unsafe { key_of(*key) };
-        match key.and_then(|key| Ok(Item { key, slices: checked(std::slice::from_ref(value))? })) {
+        match key.and_then(|key| Ok(Item::new(key, checked(std::slice::from_ref(value))?))) {
             Ok(item) => {
                 items.push(item);
                 numbers.push(at);

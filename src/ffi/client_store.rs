@@ -46,8 +46,7 @@ impl Peers for OfClient {
 
     fn read(&self, ask: &Ask<'_>, reads: &mut [PeerRead<'_>]) {
         let told = self.with(|cluster| {
-            let items: Vec<Item<'_>> =
-                memory::collect(reads.iter().map(|read| Item { key: read.key, slices: read.to }))?;
+            let items: Vec<Item<'_>> = memory::collect(reads.iter().map(|read| Item::new(read.key, read.to)))?;
             cluster.fetch(scope(ask), &items)
         });
         match told {

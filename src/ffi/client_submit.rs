@@ -97,7 +97,7 @@ pub unsafe extern "C" fn nmc_client_submit_put(
             // SAFETY: the C contract of these arguments.
             let (key, slices, options) =
                 unsafe { (key_of(key)?, array(slices, n, "slices")?, parse_replicate(options)?) };
-            let item = Item { key, slices: checked(slices_of(slices))? };
+            let item = Item::new(key, checked(slices_of(slices))?);
             open.cluster.submit_put(token, &[item], &[0], &options, Sum::new(None))
         })
     })
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn nmc_client_submit_get(
         with(client, |open| {
             // SAFETY: the C contract of these arguments.
             let (key, buffers) = unsafe { (key_of(key)?, array(buffers, n, "buffers")?) };
-            let item = Item { key, slices: checked(slices_of(buffers))? };
+            let item = Item::new(key, checked(slices_of(buffers))?);
             open.cluster.submit_get(token, &[item], &[0], Sum::new(None))
         })
     })

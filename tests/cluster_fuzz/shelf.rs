@@ -99,7 +99,7 @@ impl Storage for Shelf {
         Ok(plan)
     }
 
-    fn extents(&self, plan: Plan) -> Result<Vec<Extent>> {
+    fn extents(&mut self, plan: Plan) -> Result<Vec<Extent>> {
         let length = self.objects.get(&plan).map_or(0, |object| object.length);
         Ok(vec![Extent { region: 1, offset: 0, length }])
     }

@@ -113,7 +113,7 @@ impl Storage for Shelf {
         Ok(plan)
     }
 
-    fn extents(&self, _: Plan) -> Result<Vec<Extent>> {
+    fn extents(&mut self, _: Plan) -> Result<Vec<Extent>> {
         Ok(Vec::new())
     }
 

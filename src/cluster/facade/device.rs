@@ -1,10 +1,12 @@
-//! Values in memory of a device. They go by way of host memory, a part of a batch at a time: neither a socket nor NIXL as it is used here
-//! reaches the device.
+//! Values in memory of a device. NIXL moves those in memory that is registered with it. All others go by way of host memory, a part of a batch at a time:
+//! a socket does not reach the device.
 
-use super::{Got, Item};
+use super::{Cluster, Got, Item};
+use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_UNSUPPORTED};
+use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_UNSUPPORTED, nmc_status_t};
+use crate::cluster::nixl::sys::Medium;
 use crate::cuda::{self, Copier, Device, Ordinary, Owner};
 use crate::store::copy::Slice;
 use parking_lot::Mutex;
@@ -64,7 +66,7 @@ fn devices_are_used() -> bool {
 
 /// Whether the CPU does not reach this memory.
 fn is_far(slice: &Slice) -> Result<bool> {
-    Ok(matches!(cuda::owner(slice.address)?, Owner::Device(Some(_))))
+    Ok(cuda::owner(slice.address)?.device().is_some())
 }
 
 /// Fails if some memory of an item is a device's.
@@ -80,16 +82,17 @@ pub fn check_host(item: &Item<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Fails if this memory is a device's.
-pub fn check_host_memory(address: usize, bytes: usize) -> Result<()> {
-    let slice = Slice { address: address as u64, bytes: bytes as u64 };
-    if devices_are_used() && is_far(&slice)? {
-        return Err(Error::new(
-            NMC_ERR_UNSUPPORTED,
-            "NIXL moves host memory alone; values in memory of a device need no registration",
-        ));
+/// What memory is that is to be registered with NIXL. Managed memory is the host's as well.
+pub fn medium(first: usize, bytes: usize) -> Result<Medium> {
+    if !devices_are_used() || bytes == 0 {
+        return Ok(Medium::Host);
     }
-    Ok(())
+    let number = |address: usize| cuda::owner(address as u64).map(Owner::device);
+    let (begin, end) = (number(first)?, number(first.saturating_add(bytes - 1))?);
+    if begin != end {
+        crate::bail!(NMC_ERR_INVALID_ARG, "{bytes} bytes at {first:#x} begin on one device and end elsewhere");
+    }
+    Ok(begin.map_or(Medium::Host, Medium::Device))
 }
 
 impl Staged {
@@ -134,8 +137,27 @@ impl Staged {
     }
 }
 
+/// Calls with values that may be in memory of a device.
+pub struct Calls<'a> {
+    /// Who makes them.
+    pub cluster: &'a Cluster,
+    /// Copies between devices and host memory.
+    pub copiers: &'a Copiers,
+    /// How long they may take.
+    pub deadline: &'a Deadline,
+}
+
+impl Calls<'_> {
+    /// Whether NIXL may move a value as it is, and the CPU does not reach it.
+    fn is_far(&self, item: &Item<'_>) -> bool {
+        let spans = item.spans().unwrap_or_default();
+        self.cluster.calls.service.reaches(&spans) && item.slices.iter().any(|slice| is_far(slice).unwrap_or(false))
+    }
+}
+
 /// How values come to host memory and from there.
 struct Ways<'a, R> {
+    calls: &'a Calls<'a>,
     /// Does what is to be done with items in host memory.
     call: &'a dyn Fn(&[Item<'_>]) -> Result<Vec<R>>,
     /// Copies, before that; what fails is not done.
@@ -143,6 +165,8 @@ struct Ways<'a, R> {
     /// Copies, after that.
     after: &'a dyn Fn(&Staged, &Item<'_>, &mut R),
     refused: fn(Error) -> R,
+    /// Why something was not done, if it was not.
+    status: fn(&R) -> Option<nmc_status_t>,
 }
 
 impl<R> Ways<'_, R> {
@@ -163,7 +187,7 @@ impl<R> Ways<'_, R> {
             }
         }
         let good = memory::collect(items.iter().zip(&staged).filter_map(|(item, one)| match one {
-            Ok(one) => Some(Item { key: item.key, slices: one.as_ref().map_or(item.slices, |one| &one.slices) }),
+            Ok(one) => Some(Item::new(item.key, one.as_ref().map_or(item.slices, |one| &one.slices))),
             Err(_) => None,
         }))?;
         let mut results = memory::with_capacity(staged.len())?;
@@ -184,46 +208,63 @@ impl<R> Ways<'_, R> {
         Ok(results)
     }
 
-    /// Does all of them, until `over` says why not.
-    fn all(&self, items: &[Item<'_>], over: impl Fn() -> Option<Error>) -> Result<Vec<R>> {
-        if !devices_are_used() {
-            return (self.call)(items);
-        }
+    /// Does all of them by way of host memory, until their time is over.
+    fn staged(&self, items: &[Item<'_>]) -> Result<Vec<R>> {
         let mut results = memory::with_capacity(items.len())?;
         results.extend(self.some(items)?);
         while let Some(rest) = items.get(results.len()..).filter(|rest| !rest.is_empty()) {
             // What was done before counts, whatever becomes of the rest.
-            match over().map_or_else(|| self.some(rest), Err) {
+            match self.calls.cluster.over(self.calls.deadline).map_or_else(|| self.some(rest), Err) {
                 Ok(done) => results.extend(done),
                 Err(error) => results.extend(rest.iter().map(|_| (self.refused)(error.clone()))),
             }
         }
         Ok(results)
     }
+
+    /// Does all of them. Those that NIXL was to move, and could not, go by way of host memory like the others.
+    fn all(&self, items: &[Item<'_>]) -> Result<Vec<R>> {
+        if !devices_are_used() {
+            return (self.call)(items);
+        }
+        let far = memory::collect(items.iter().map(|item| Item { far: self.calls.is_far(item), ..*item }))?;
+        let moved = memory::collect(far.iter().filter(|item| item.far).copied())?;
+        if moved.is_empty() {
+            return self.staged(items);
+        }
+        let mut done = (self.call)(&moved)?.into_iter().map(Some);
+        let unmoved = |result: &R| (self.status)(result) == Some(NMC_ERR_UNSUPPORTED);
+        let mut results: Vec<Option<R>> = memory::collect(far.iter().map(|item| match item.far {
+            true => done.next().flatten().filter(|result| !unmoved(result)),
+            false => None,
+        }))?;
+        let rest =
+            memory::collect(items.iter().zip(&results).filter(|(_, result)| result.is_none()).map(|(item, _)| *item))?;
+        let mut staged = if rest.is_empty() { Vec::new() } else { self.staged(&rest)? }.into_iter();
+        let nothing = || (self.refused)(Error::new(NMC_ERR_INTERNAL, "nothing came of it"));
+        memory::collect(results.drain(..).map(|result| result.or_else(|| staged.next()).unwrap_or_else(nothing)))
+    }
 }
 
 /// Puts items, wherever they are.
 pub fn put(
-    copiers: &Copiers,
+    calls: &Calls<'_>,
     items: &[Item<'_>],
-    over: impl Fn() -> Option<Error>,
     call: impl Fn(&[Item<'_>]) -> Result<Vec<Result<()>>>,
 ) -> Result<Vec<Result<()>>> {
-    let before = |one: &Staged, item: &Item<'_>| one.copy(copiers, item, item.bytes()?, Ordinary::Destination);
-    Ways { call: &call, before: &before, after: &|_, _, _| {}, refused: Err }.all(items, over)
+    let before = |one: &Staged, item: &Item<'_>| one.copy(calls.copiers, item, item.bytes()?, Ordinary::Destination);
+    let status = |result: &Result<()>| result.as_ref().err().map(|error| error.status);
+    Ways { calls, call: &call, before: &before, after: &|_, _, _| {}, refused: Err, status }.all(items)
 }
 
 /// Reads items, wherever they go.
-pub fn get(
-    copiers: &Copiers,
-    items: &[Item<'_>],
-    over: impl Fn() -> Option<Error>,
-    call: impl Fn(&[Item<'_>]) -> Result<Vec<Got>>,
-) -> Result<Vec<Got>> {
+pub fn get(calls: &Calls<'_>, items: &[Item<'_>], call: impl Fn(&[Item<'_>]) -> Result<Vec<Got>>) -> Result<Vec<Got>> {
     let after = |one: &Staged, item: &Item<'_>, got: &mut Got| {
         if got.result.is_ok() {
-            got.result = one.copy(copiers, item, got.bytes, Ordinary::Source);
+            got.result = one.copy(calls.copiers, item, got.bytes, Ordinary::Source);
         }
     };
-    Ways { call: &call, before: &|_, _| Ok(()), after: &after, refused: |error| Got::of(Err(error)) }.all(items, over)
+    let refused = |error| Got::of(Err(error));
+    let status = |got: &Got| got.result.as_ref().err().map(|error| error.status);
+    Ways { calls, call: &call, before: &|_, _| Ok(()), after: &after, refused, status }.all(items)
 }

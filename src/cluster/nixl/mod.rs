@@ -19,6 +19,7 @@ use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
 use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::base::{log, memory};
+use crate::cuda;
 use crate::sync::service_thread;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -56,10 +57,10 @@ pub struct Settings {
 
 impl Settings {
     /// What UCX is told. Ways by which one process writes into the memory of another, whatever the state of that, are never used: a writer that
-    /// is stopped in the middle of it could not be fenced.
+    /// is stopped in the middle of it could not be fenced. `cuda_ipc` is one for memory of a GPU.
     fn of_ucx(&self) -> Result<Vec<(&'static str, String)>> {
         check_environment(self.loopback, |name| std::env::var(name).ok())?;
-        let mut config = "TLS=^sm".to_string();
+        let mut config = "TLS=^sm,cuda_ipc".to_string();
         let mut settings = Vec::new();
         if self.loopback {
             config.push_str(",NET_DEVICES=lo");
@@ -90,6 +91,22 @@ fn check_environment(loopback: bool, get: impl Fn(&str) -> Option<String>) -> Re
         _ => Ok(()),
     }
 }
+
+/// The same, for memory of a GPU.
+fn check_environment_for_gpus(get: impl Fn(&str) -> Option<String>) -> Result<()> {
+    let Some(tls) = get("UCX_TLS") else { return Ok(()) };
+    let words = |text: &str| text.split(',').any(|word| matches!(word, "cuda_ipc" | "cuda"));
+    if !tls.strip_prefix('^').map_or(!words(&tls), words) {
+        crate::bail!(
+            NMC_ERR_UNSUPPORTED,
+            "UCX_TLS={tls} lets a process that is stopped write to a GPU's memory of others: add ^sm,cuda_ipc"
+        );
+    }
+    Ok(())
+}
+
+/// Why memory of a GPU may not be registered.
+const UNSEEN: &str = "; UCX takes memory of a GPU that it has not seen being allocated for the host's, unless UCX_MEMTYPE_CACHE=n is set when the program starts";
 
 /// How something went that was to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -377,10 +394,7 @@ impl Running {
             number: *number,
             base: memory.span.first() as u64,
             length: memory.span.len() as u64,
-            device: match memory.medium {
-                Medium::Host => None,
-                Medium::Device(device) => Some(device),
-            },
+            device: memory.medium.device(),
         }))?;
         let said = wire::Mover { id: self.id, edition: self.edition, card: Card(card), regions };
         // A renewal that was asked for meanwhile comes first: until then it is as good as there is none.
@@ -409,15 +423,36 @@ impl Running {
                 }
                 queue.commands.pop_front()
             };
-            if let Some(command) = command {
-                self.obey(command);
-            }
-            self.look();
+            self.step(command);
             if self.retry.is_some_and(|at| at <= Instant::now()) {
                 self.make_or_retry();
             }
         }
         self.end_agent();
+        let moved = self.shared.moved.load(Relaxed);
+        log::emit(log::INFO, || format!("cluster: NIXL has moved {moved} bytes from here"));
+    }
+
+    /// Obeys, and looks how things go: with the context of a GPU, if some memory is a GPU's, without which NIXL takes that for the host's.
+    fn step(&mut self, command: Option<Command>) {
+        let device = match &command {
+            Some(Command::Register(_, _, Medium::Device(number), _)) => Some(*number),
+            _ => self.memory.values().find_map(|memory| memory.medium.device()),
+        };
+        let mut command = command;
+        let mut step = || {
+            if let Some(command) = command.take() {
+                self.obey(command);
+            }
+            self.look();
+        };
+        let with = device.map(|number| {
+            let device = cuda::Device::open(i32::try_from(number).unwrap_or(-1))?;
+            device.with_current(|| Ok(step()))
+        });
+        if !matches!(with, Some(Ok(()))) {
+            step();
+        }
     }
 
     /// How long it may sleep now.
@@ -459,11 +494,18 @@ impl Running {
     }
 
     fn register(&mut self, number: u32, span: Span, medium: Medium) -> Result<()> {
+        if medium != Medium::Host {
+            check_environment_for_gpus(|name| std::env::var(name).ok())?;
+        }
         if self.agent.is_none() {
             // Whether there is room for it is known by an agent alone.
             self.make()?;
         }
-        let registered = self.agent.as_ref().map(|agent| agent.register(span, medium)).transpose()?;
+        let registered = self.agent.as_ref().map(|agent| agent.register(span, medium)).transpose();
+        let registered = registered.map_err(|error| match medium {
+            Medium::Host => error,
+            Medium::Device(_) => Error::new(error.status, format!("{}{UNSEEN}", error.message)),
+        })?;
         self.memory.insert(number, Memory { span, medium, registered });
         let published = self.publish();
         if published.is_err() {

@@ -163,6 +163,15 @@ pub enum Medium {
 }
 
 impl Medium {
+    /// The GPU, if it is one's.
+    #[must_use]
+    pub fn device(self) -> Option<u32> {
+        match self {
+            Self::Host => None,
+            Self::Device(number) => Some(number),
+        }
+    }
+
     fn code(self) -> (c_int, u64) {
         match self {
             Self::Host => (DRAM, 0),

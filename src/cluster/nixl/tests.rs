@@ -2,6 +2,7 @@
 //! tested with an agent that moves none.
 
 use super::*;
+use crate::cuda;
 use std::sync::mpsc::{Receiver, channel};
 
 fn settings() -> Settings {
@@ -122,6 +123,22 @@ fn memory_that_is_registered_later_can_be_written_to() {
 }
 
 #[test]
+fn memory_of_a_gpu_needs_ways_that_end_with_their_agent() {
+    for (tls, good) in [
+        (None, true),
+        (Some("^sm"), false),
+        (Some("^sm,cuda_ipc"), true),
+        (Some("tcp,cuda_copy"), true),
+        (Some("tcp,cuda_ipc"), false),
+        (Some("tcp,cuda"), false),
+        (Some("^cuda,sm"), true),
+    ] {
+        let get = |name: &str| tls.filter(|_| name == "UCX_TLS").map(str::to_owned);
+        assert_eq!(check_environment_for_gpus(get).is_ok(), good, "{tls:?}");
+    }
+}
+
+#[test]
 fn what_the_environment_says_to_ucx_must_not_open_what_is_closed_here() {
     let check = |tls: Option<&str>, devices: Option<&str>, loopback| {
         check_environment(loopback, |name| match name {
@@ -195,4 +212,52 @@ fn what_nobody_waits_for_any_more_does_not_come_to_be_registered() {
     mover.shared.queue.lock().commands.pop_front();
     mover.take_back(1);
     assert_eq!(waiting(&mover), [("register", 3), ("unregister", 1)]);
+}
+
+/// Numbers that are a value in memory of a device.
+fn numbers(seed: u64) -> Vec<u64> {
+    (0..1 << 17).map(|n: u64| (n ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect()
+}
+
+#[test]
+fn bytes_move_from_and_to_memory_of_a_gpu() {
+    let device = match cuda::require().and_then(|()| cuda::Device::open(-1)) {
+        Ok(device) => device,
+        Err(error) => return eprintln!("skipped: {}", error.message),
+    };
+    let bytes = 1 << 20;
+    let (Some(a), Some(b)) = (Rig::new(bytes, 7), Rig::new(bytes, 0)) else { return };
+    let on_gpu = |rig: &Rig, seed| {
+        let table = cuda::DeviceTable::new(&device, &numbers(seed)).unwrap();
+        let span = Span::new(usize::try_from(table.ptr()).unwrap(), bytes);
+        rig.mover.register(2, span, Medium::Device(u32::try_from(device.ordinal()).unwrap())).unwrap();
+        (table, span)
+    };
+    let ((_kept, from), (into, _)) = (on_gpu(&a, 1), on_gpu(&b, 2));
+    assert!(a.meet(&b));
+    let write = |ticket, from: Span, region, length: usize| {
+        let into = vec![Extent { region, offset: 0, length: length as u64 }];
+        a.mover.write(Write { ticket, from: vec![from.up_to(length)], stage: None, to: b.said().id, into });
+        a.wait(|news| match news {
+            News::Moved(of, how) if of == ticket => Some(how),
+            _ => None,
+        })
+    };
+    let read = || {
+        let mut found = vec![0; bytes / 8];
+        device.read_now(into.ptr(), &mut found).unwrap();
+        found
+    };
+    // From a GPU to the host, from there to a GPU, and from one memory of a GPU to another.
+    assert_eq!(write(1, from, 1, bytes), How::Whole);
+    let came: Vec<u64> = b.memory.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+    assert!(came == numbers(1));
+    assert_eq!(write(2, a.span(), 2, bytes / 2), How::Whole);
+    let found = read();
+    assert!(
+        found[..bytes / 16].iter().all(|word| word.to_le_bytes() == [7; 8])
+            && found[bytes / 16..] == numbers(2)[bytes / 16..]
+    );
+    assert_eq!(write(3, from, 2, bytes), How::Whole);
+    assert!(read() == numbers(1));
 }

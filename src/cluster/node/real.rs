@@ -15,7 +15,8 @@ use crate::base::status::{
 };
 use crate::cluster::net::{ByNumber, Span, Spans};
 use crate::cluster::types::{Media, ObjectKey, Position, PutId};
-use crate::cluster::wire::{Extent, Fact, Metadata, Published, Retired, SegmentInfo};
+use crate::cluster::wire::{Extent, Fact, Metadata, Published, Region, Retired, SegmentInfo};
+use crate::cuda;
 use crate::layout::store::{self as layout, MAX_NAMESPACES, ON_DISK};
 use crate::mem::HeapKind;
 use crate::store::Store;
@@ -84,7 +85,7 @@ pub struct NodeStore {
     /// The disk that the store had when it was said what there is.
     disk: Known,
     /// Memory that others write to, as they were told of it.
-    regions: Vec<(u32, Span)>,
+    regions: Vec<Region>,
     /// A drop since the last position has failed.
     trouble: Option<Error>,
     /// When programs were last looked after, and what the bell that they ring had counted.
@@ -205,17 +206,18 @@ impl NodeStore {
     }
 
     /// The heap of a rank, in this process.
-    fn heap(&self, rank: u32) -> Result<Span> {
+    fn region(&self, rank: u32) -> Result<Region> {
         let params = self.store.client().params();
-        let size = |n: u64| usize::try_from(n).unwrap_or(0);
-        Ok(Span::new(size(self.store.base(rank)? + params.heap_offset), size(params.heap_bytes)))
+        let base = self.store.base(rank)? + params.heap_offset;
+        let device = match self.store.client().member().heap_kind() {
+            HeapKind::Host => None,
+            _ => cuda::owner(base)?.device(),
+        };
+        Ok(Region { number: rank, base, length: params.heap_bytes, device })
     }
 
-    /// Where bytes of the store are in this process, in order.
+    /// Where bytes of the store are in this process, in order. Of those on a device that is where the device has them.
     fn mapped(&self, extents: Extents) -> Result<Vec<Span>> {
-        if self.store.client().member().heap_kind() != HeapKind::Host {
-            crate::bail!(NMC_ERR_INVALID_ARG, "the CPU does not reach the bytes of a device heap");
-        }
         let addresses = self.store.addresses(extents)?;
         let size = |n: u64| usize::try_from(n).unwrap_or(0);
         memory::collect(addresses.map(|(address, _, bytes)| Span::new(size(address), size(bytes))))
@@ -383,9 +385,8 @@ impl Memory for NodeStore {
     }
 
     fn pin_spans(&self, pin: u64, offset: u64, bytes: u64) -> Result<Spans> {
-        let held = *self.pins.get(&pin).ok_or_else(|| unheld(pin))?;
         match &self.bounces {
-            None => Ok(Spans::new(self.mapped(self.store.view_extents(held)?)?).behind(offset).up_to(bytes)),
+            None => self.far_spans(pin, offset, bytes),
             Some(_) if bytes == 0 => Ok(Spans::new([])),
             Some(bounces) => {
                 let part = bounces.pins.get(pin).and_then(|bounce| bounce.part(offset, bytes));
@@ -395,10 +396,14 @@ impl Memory for NodeStore {
         }
     }
 
-    fn regions(&mut self) -> Result<Vec<(u32, Span)>> {
-        let ranks = if self.bounces.is_none() { self.tier_segment() } else { 0 };
+    fn far_spans(&self, pin: u64, offset: u64, bytes: u64) -> Result<Spans> {
+        let held = *self.pins.get(&pin).ok_or_else(|| unheld(pin))?;
+        Ok(Spans::new(self.mapped(self.store.view_extents(held)?)?).behind(offset).up_to(bytes))
+    }
+
+    fn regions(&mut self) -> Result<Vec<Region>> {
         // Nobody may have taken a rank yet, or its memory is another one by now.
-        self.regions = memory::collect((0..ranks).filter_map(|rank| Some((rank, self.heap(rank).ok()?))))?;
+        self.regions = memory::collect((0..self.tier_segment()).filter_map(|rank| self.region(rank).ok()))?;
         memory::copy(&self.regions)
     }
 
@@ -448,11 +453,14 @@ impl Storage for NodeStore {
         Ok(plan)
     }
 
-    fn extents(&self, plan: Plan) -> Result<Vec<Extent>> {
+    fn extents(&mut self, plan: Plan) -> Result<Vec<Extent>> {
         let Extents { owner_rank, bytes_total: mut left, runs } = self.store.plan_extents(self.opened(plan)?)?;
-        let known = self.regions.iter().find(|(rank, _)| *rank == owner_rank).map(|(_, span)| *span);
-        if known.is_none() || known != self.heap(owner_rank).ok() {
+        let known = self.regions.iter().find(|region| region.number == owner_rank);
+        if known.is_none() || known.cloned() != self.region(owner_rank).ok() {
             crate::bail!(NMC_ERR_UNSUPPORTED, "others do not know the memory of rank {owner_rank}");
+        }
+        if let Some(bounces) = &mut self.bounces {
+            bounces.plans.end(plan);
         }
         let first = self.store.client().params().heap_offset;
         memory::collect(runs.into_iter().map(|(offset, bytes)| {

@@ -170,11 +170,11 @@ impl<S: Storage> Agent<S> {
             return to.push(reply(refused(NMC_ERR_PROTOCOL)));
         }
         let bytes = fetch.length.min(pinned.length - fetch.offset);
-        if let Err(error) = self.storage.ready(pinned.pin, fetch.offset, bytes) {
+        let pushed = !fetch.into.is_empty();
+        if !pushed && let Err(error) = self.storage.ready(pinned.pin, fetch.offset, bytes) {
             self.storage.unpin(pinned.pin);
             return to.push(reply(unheld(error.status)));
         }
-        let pushed = !fetch.into.is_empty();
         let fetched = Fetched {
             status: NMC_OK,
             put: pinned.put,

@@ -17,7 +17,7 @@
 use crate::base::error::Result;
 use crate::cluster::net::{Span, Spans};
 use crate::cluster::types::{ObjectKey, Position, PutId};
-use crate::cluster::wire::{Extent, Fact, Metadata, Published, SegmentInfo};
+use crate::cluster::wire::{Extent, Fact, Metadata, Published, Region, SegmentInfo};
 use std::sync::Arc;
 
 /// Tells a loop that there is something to look at.
@@ -113,8 +113,8 @@ pub trait Storage {
     /// Finds room for a value. EXISTS if the key has one, or is being written; NO_SPACE, BUSY.
     fn open(&mut self, wanted: &Wanted<'_>) -> Result<Plan>;
 
-    /// Where the bytes of a plan are, for those who write them from elsewhere. UNSUPPORTED if they cannot.
-    fn extents(&self, plan: Plan) -> Result<Vec<Extent>>;
+    /// Where the bytes of a plan are, for those who write them from elsewhere, and from now on nobody else does. UNSUPPORTED if they cannot.
+    fn extents(&mut self, plan: Plan) -> Result<Vec<Extent>>;
 
     /// CRC32C of the bytes of a plan that nobody writes to any more.
     fn checksum(&self, plan: Plan) -> Result<u32>;
@@ -213,8 +213,13 @@ pub trait Memory: Storage {
     /// Where these bytes of a value are, which are ready, for as long as it is held.
     fn pin_spans(&self, pin: u64, offset: u64, bytes: u64) -> Result<Spans>;
 
+    /// Where these bytes of a value are, for those who write them elsewhere and reach what the CPU does not.
+    fn far_spans(&self, pin: u64, offset: u64, bytes: u64) -> Result<Spans> {
+        self.pin_spans(pin, offset, bytes)
+    }
+
     /// Memory of the store that its extents are in, by the numbers of regions in them. What is elsewhere, or comes later, is not written to by others.
-    fn regions(&mut self) -> Result<Vec<(u32, Span)>>;
+    fn regions(&mut self) -> Result<Vec<Region>>;
 
     /// What is called, from any thread, when something that was coming is there.
     fn wake_with(&mut self, wake: Wake);

@@ -339,20 +339,20 @@ fn a_value_of_another_put_is_not_given_instead() {
     assert!(rig.actions.iter().any(|action| matches!(action, Action::SendValue { .. })));
 }
 
-/// What cannot be brought to where it is sent from is asked for again, and nobody holds it meanwhile.
+/// What cannot be brought to where it is sent from is asked for again, and nobody holds it meanwhile. Movers take it where it is.
 #[test]
 fn a_value_that_is_not_ready_is_refused_and_let_go() {
-    for into in [0, 1] {
-        let mut rig = Rig::joined(16);
-        let plan = rig.local(2);
-        let pins = |rig: &Rig| rig.agent.storage().headers[plan.index as usize].pins;
-        rig.agent.storage_mut().unready = true;
-        assert!(matches!(rig.ask(1, rig.fetch(plan, into)), Some(Message::Fetched(f)) if f.status == NMC_ERR_BUSY));
-        assert_eq!(pins(&rig), 0);
-        rig.agent.storage_mut().unready = false;
-        assert_eq!(rig.ask(2, rig.fetch(plan, into)), None);
-        assert_eq!(pins(&rig), 1, "control: this one is on its way");
-    }
+    let mut rig = Rig::joined(16);
+    let plan = rig.local(2);
+    let pins = |rig: &Rig| rig.agent.storage().headers[plan.index as usize].pins;
+    rig.agent.storage_mut().unready = true;
+    assert!(matches!(rig.ask(1, rig.fetch(plan, 0)), Some(Message::Fetched(f)) if f.status == NMC_ERR_BUSY));
+    assert_eq!(pins(&rig), 0);
+    assert_eq!(rig.ask(2, rig.fetch(plan, 1)), None);
+    assert_eq!(pins(&rig), 1, "this one is moved");
+    rig.agent.storage_mut().unready = false;
+    assert_eq!(rig.ask(3, rig.fetch(plan, 0)), None);
+    assert_eq!(pins(&rig), 2, "control: this one is on its way");
 }
 
 /// How often a node said that it is there, and that it wants to join, in so many seconds; the leader answers each ping.

@@ -12,12 +12,12 @@ use crate::base::memory;
 use crate::base::status::{
     NMC_ERR_CANCELLED, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
-use crate::cluster::net::{Address, ByNumber, Heard, Limits, Listener, Net, Ready, Spans, now_ms};
+use crate::cluster::net::{Address, ByNumber, Heard, Limits, Listener, Net, Ready, Span, Spans, now_ms};
 use crate::cluster::nixl::sys::Medium;
 use crate::cluster::nixl::{How, Mover, News, Settings, Write};
 use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan};
 use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, incarnation_of};
-use crate::cluster::wire::{self, Card, Fetch, Fetched, Frame, Message, Metadata, Replica, Reserved};
+use crate::cluster::wire::{self, Card, Fetch, Fetched, Frame, Message, Metadata, Region, Replica, Reserved};
 use crate::sync::service_thread;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -222,11 +222,13 @@ fn moved_by<S: Memory>(
     let start = || {
         let regions = storage.regions()?;
         if regions.is_empty() {
-            crate::bail!(NMC_ERR_UNSUPPORTED, "NIXL moves host memory alone, and the store has none");
+            crate::bail!(NMC_ERR_UNSUPPORTED, "nobody has taken a rank of the store yet");
         }
         let mover = Mover::start(settings, move |news| own.post(Mail::Mover(news)))?;
-        for (number, memory) in regions {
-            mover.register(number, memory, Medium::Host)?;
+        for Region { number, base, length, device } in regions {
+            let size = |n: u64| usize::try_from(n).unwrap_or(0);
+            let medium = device.map_or(Medium::Host, Medium::Device);
+            mover.register(number, Span::new(size(base), size(length)), medium)?;
         }
         Ok(mover)
     };
@@ -428,7 +430,7 @@ impl<S: Memory> Running<S> {
             }
             Action::SendValue { to, frame, pin, offset } => self.send_value(to, &frame, pin, offset),
             Action::Push { pin, offset, length, into, mover, .. } => {
-                let from = self.agent.storage().pin_spans(pin, offset, length).and_then(Spans::list);
+                let from = self.agent.storage().far_spans(pin, offset, length).and_then(Spans::list);
                 match (&self.mover, from) {
                     (Some(own), Ok(from)) => own.write(Write { ticket: pin, from, stage: None, to: mover, into }),
                     _ => self.events.push_back(Event::Unsent(pin)),

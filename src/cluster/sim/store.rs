@@ -364,7 +364,7 @@ impl Storage for Store {
         Ok(plan)
     }
 
-    fn extents(&self, plan: Plan) -> Result<Vec<Extent>> {
+    fn extents(&mut self, plan: Plan) -> Result<Vec<Extent>> {
         let header = self.header(plan).unwrap();
         Ok(header.pages.iter().map(|page| Extent { region: 0, offset: u64::from(*page), length: 1 }).collect())
     }

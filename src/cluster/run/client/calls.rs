@@ -72,6 +72,7 @@ impl State {
                 group: number,
                 at,
                 spans: task.spans,
+                far: task.far,
                 incoming: Vec::new(),
                 outgoing: Vec::new(),
                 too_large: None,

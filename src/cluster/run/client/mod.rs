@@ -51,6 +51,8 @@ pub struct Task {
     pub call: Call,
     /// Where the bytes of a put are, or those of a get go.
     pub spans: Vec<Span>,
+    /// The CPU does not reach that: somebody else moves them, or nobody.
+    pub far: bool,
     /// How long it may take.
     pub patience: Duration,
 }
@@ -74,6 +76,7 @@ struct Running {
     group: u64,
     at: usize,
     spans: Vec<Span>,
+    far: bool,
     /// Tickets of values that are on their way into the caller's memory, or out of it: then the connection is for that alone.
     incoming: Vec<(u64, Peer)>,
     outgoing: Vec<(u64, Peer)>,
@@ -212,17 +215,25 @@ impl Service {
     }
 
     /// Memory that somebody else moves bytes from and to without a copy.
-    pub fn register(&self, memory: Span) -> Result<()> {
+    pub fn register(&self, memory: Span, medium: Medium) -> Result<()> {
         let (mover, number) = match &mut self.shared.state.lock().carrier {
             Some(carrier) => (Arc::clone(&carrier.mover), carrier.number()),
             None => return Ok(()),
         };
         // This may take a while.
-        mover.register(number, memory, Medium::Host)?;
+        mover.register(number, memory, medium)?;
         match &mut self.shared.state.lock().carrier {
             Some(carrier) => carrier.add(number, memory),
             None => Ok(()),
         }
+    }
+
+    /// Whether somebody else may move a value from or to this memory without a copy.
+    #[must_use]
+    pub fn reaches(&self, spans: &[Span]) -> bool {
+        let state = self.shared.state.lock();
+        let bytes: u64 = spans.iter().map(|span| span.len() as u64).sum();
+        bytes >= state.pushed_from && state.carrier.as_ref().is_some_and(|carrier| carrier.has(spans))
     }
 
     /// Bytes that somebody else has moved from here.

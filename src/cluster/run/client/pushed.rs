@@ -17,7 +17,9 @@ impl State {
         let Some(running) = self.calls.get_mut(&number).filter(|_| get.room >= self.pushed_from) else { return call };
         if let Some(extents) = carrier.extents(&running.spans) {
             get.into = extents;
-        } else if let (Ok(mut into), Some((borrowed, extent))) = (memory::with_capacity(1), carrier.borrow(get.room)) {
+        } else if !running.far
+            && let (Ok(mut into), Some((borrowed, extent))) = (memory::with_capacity(1), carrier.borrow(get.room))
+        {
             into.push(extent);
             (get.into, running.borrowed) = (into, Some(borrowed));
         }
@@ -28,6 +30,9 @@ impl State {
     fn can_write(&mut self, call: u64, length: u64) -> bool {
         let (Some(carrier), Some(running)) = (&mut self.carrier, self.calls.get_mut(&call)) else { return false };
         if running.borrowed.is_none() && !carrier.has(&running.spans) {
+            if running.far {
+                return false;
+            }
             running.borrowed = carrier.borrow(length).map(|(borrowed, _)| borrowed);
             return running.borrowed.is_some();
         }

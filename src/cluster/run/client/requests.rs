@@ -3,7 +3,7 @@
 
 use super::{MOST_LARGE, Sent, State};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CANCELLED, nmc_status_t};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_UNSUPPORTED, nmc_status_t};
 use crate::cluster::client::{Event, Memory};
 use crate::cluster::net::{Address, Spans};
 use crate::cluster::run::SMALL;
@@ -25,6 +25,14 @@ impl State {
         {
             return self.events.push_back(Event::Node(id, Frame::answering(frame.request, refusal)));
         }
+        let bytes = match &frame.message {
+            Message::Put(put) => put.length,
+            Message::Fetch(fetch) if fetch.into.is_empty() => fetch.length,
+            _ => 0,
+        };
+        if bytes > 0 && self.calls.get(&from.call).is_some_and(|running| running.far) {
+            return self.events.push_back(Event::Failed(frame.request, NMC_ERR_UNSUPPORTED));
+        }
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if let Message::CancelFetch(cancel) = &frame.message {
             // On the connection of what it cancels: on another one nobody knows of that.
@@ -33,11 +41,6 @@ impl State {
                 return self.events.push_back(Event::Lost(frame.request));
             }
         }
-        let bytes = match &frame.message {
-            Message::Put(put) => put.length,
-            Message::Fetch(fetch) if fetch.into.is_empty() => fetch.length,
-            _ => 0,
-        };
         if bytes <= SMALL {
             let peer = match node.shared {
                 Some(peer) => Ok(peer),
