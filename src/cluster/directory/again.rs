@@ -1,6 +1,6 @@
 //! Copies made again: where the master is told to, what is lost with a node is copied from a replica that lives, so many a second and no
 //! more. As many are wanted as a put had when it ended, less those that their owners have evicted since. A node that is away is gone
-//! through again and again until nothing is missing or it is back; what the former store of a node had, once, before it is forgotten.
+//! through again and again until nothing is missing or it is back; what the former store of a node had, some times, before it is forgotten.
 //!
 //! A copy is announced like any other. It is no promise: if none comes of it, the next round asks once more.
 
@@ -16,7 +16,9 @@ use crate::cluster::wire::{CopyThis, Frame, Replica};
 /// Indexes that one tick looks at.
 const STEP: usize = 1024;
 /// Time between two rounds: what was asked for in one is there before the next.
-const ROUND_MS: Millis = 5_000;
+pub(super) const ROUND_MS: Millis = 5_000;
+/// Rounds in which what a former store had is asked for, if the copies do not come.
+pub(super) const ROUNDS: u32 = 24;
 
 /// A node that is away.
 #[derive(Debug)]

@@ -10,13 +10,16 @@ use super::{Action, Ask, Leader};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_IN_PROGRESS, NMC_OK};
-use crate::cluster::types::{Media, Name, NodeId, ObjectKey};
+use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey};
 use crate::cluster::wire::{Answer, CopyThis, Drain, Frame, Replica};
 
 /// Indexes that one tick looks at.
 const STEP: usize = 1024;
-/// Copies that one tick asks for.
-const COPIES: usize = 16;
+/// Copies of one segment that are under way, and their bytes: more would only wait for each other.
+const COPIES: usize = 64;
+const BYTES: u64 = 256 << 20;
+/// How long one may take before somebody else is asked, besides a second for each MiB.
+const COPY_MS: Millis = 10_000;
 /// Segments that are emptied at the same time.
 const MAX_DRAINS: usize = 64;
 
@@ -34,6 +37,27 @@ struct Job {
     closed: bool,
     /// The same of the last round, if there was one.
     last: Option<(u64, Option<ObjectKey>)>,
+    /// What somebody was asked to copy.
+    asked: Vec<Asked>,
+}
+
+/// A copy that was asked for.
+#[derive(Debug)]
+struct Asked {
+    index: u32,
+    epoch: u64,
+    bytes: u64,
+    until: Millis,
+}
+
+impl Job {
+    /// Whether a copy may be asked for now: not of what is being copied, nor of too much.
+    fn may_ask(&self, index: u32, from: &Replica) -> bool {
+        let bytes: u64 = self.asked.iter().map(|asked| asked.bytes).sum();
+        let is = |asked: &Asked| (asked.index, asked.epoch) == (index, from.name.epoch);
+        let room = self.asked.len() < COPIES && bytes.saturating_add(from.length) <= BYTES;
+        !self.asked.iter().any(is) && (room || self.asked.is_empty())
+    }
 }
 
 /// All of them.
@@ -61,7 +85,8 @@ impl Leader {
                 if self.drains.0.len() >= MAX_DRAINS {
                     crate::bail!(NMC_ERR_BUSY, "{MAX_DRAINS} segments are being emptied, the most possible");
                 }
-                let job = Job { node: id, segment, at: 0, left: 0, first: None, closed: false, last: None };
+                let (left, first, closed, last, asked) = (0, None, false, None, Vec::new());
+                let job = Job { node: id, segment, at: 0, left, first, closed, last, asked };
                 memory::push(&mut self.drains.0, job)?;
                 self.set_draining(id, segment, true, to);
                 Answer::new(self.term, NMC_IN_PROGRESS, "")
@@ -89,19 +114,19 @@ impl Leader {
     }
 
     /// Looks at some more of what is being emptied, and asks for copies.
-    pub(super) fn drain_some(&mut self, to: &mut Vec<Action>) -> Result<()> {
+    pub(super) fn drain_some(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         let mut jobs = std::mem::take(&mut self.drains.0);
         jobs.retain(|job| {
             let node = self.node(job.node);
             node.is_some_and(|node| node.segments.iter().any(|s| s.info.number == job.segment && s.draining))
         });
-        let result = jobs.iter_mut().try_for_each(|job| self.drain_step(job, to));
+        let result = jobs.iter_mut().try_for_each(|job| self.drain_step(job, now, to));
         self.drains.0 = jobs;
         result
     }
 
-    fn drain_step(&mut self, job: &mut Job, to: &mut Vec<Action>) -> Result<()> {
-        let mut asked = 0;
+    fn drain_step(&mut self, job: &mut Job, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        job.asked.retain(|asked| now < asked.until);
         for _ in 0..STEP {
             let Some(node) = self.node(job.node).filter(|node| node.complete) else { return Ok(()) };
             if job.at == 0 {
@@ -116,33 +141,40 @@ impl Leader {
                 return Ok(());
             };
             if let Some((key, from, busy)) = self.only_here(node, index, job.segment)? {
-                if asked == COPIES {
-                    return Ok(());
-                }
+                memory::reserve(&mut job.asked, 1)?;
                 job.left += 1;
-                if !busy && let Some(copier) = self.copier(&key) {
-                    asked += 1;
+                if !busy
+                    && job.may_ask(index, &from)
+                    && let Some(copier) = self.copier(&key)
+                {
                     let (peer, incarnation, term) = (copier.peer, copier.incarnation, self.term);
+                    let (epoch, bytes) = (from.name.epoch, from.length);
                     let copy = CopyThis { term, incarnation, key: key.copy()?, from };
                     to.push(Action::Send(peer, Frame::telling(copy)));
+                    job.asked.push(Asked { index, epoch, bytes, until: now + COPY_MS + (bytes >> 10) });
                 }
                 job.first.get_or_insert(key);
+            } else {
+                job.asked.retain(|asked| asked.index != index);
             }
             job.at = u64::from(index) + 1;
         }
         Ok(())
     }
 
-    /// What is at an index of the segment and may be read nowhere else; and whether a copy is coming already.
+    /// What is at an index of the segment and may be read nowhere else, or has not been put to its end; and whether a copy is coming already, or cannot.
     fn only_here(&self, node: &Node, index: u32, segment: u32) -> Result<Option<(ObjectKey, Replica, bool)>> {
         let Some(at) = node.table.live(index) else { return Ok(None) };
         let all = self.objects.replicas(at);
         let Some(slot) = self.members.get(&node.id) else { return Ok(None) };
         let is_it = |held: &&Held| {
             let goes = u32::from(held.segment) == segment || goes_with_memory(node, held.segment);
-            (held.owner, held.index) == (*slot, index) && held.gate == Gate::Open && goes
+            let may_stay = matches!(held.gate, Gate::Open | Gate::Closed);
+            (held.owner, held.index) == (*slot, index) && may_stay && goes
         };
         let Some(held) = all.iter().find(is_it) else { return Ok(None) };
+        // What has begun may end well at any time: until then nobody knows where it is besides.
+        let ends = held.gate == Gate::Open;
         let counts_on = |other: &Held| {
             let owner = self.owners.get(usize::from(other.owner)).and_then(|owner| owner.listed());
             owner.filter(|node| other.put == held.put && self.is_there(node))
@@ -154,14 +186,15 @@ impl Leader {
             };
             other.gate == Gate::Open && counts_on(other).is_some_and(stays)
         };
-        if all.iter().any(elsewhere) {
+        if ends && all.iter().any(elsewhere) {
             return Ok(None);
         }
         let named = self.objects.key(at).and_then(|(space, key)| Some((self.spaces.name(space)?, key)));
         let Some((space, key)) = named else { return Ok(None) };
         let from = replica(node, held);
         // What a node may have that nobody hears of is none until it is back.
-        let busy = all.iter().any(|other| other.gate == Gate::Announced && counts_on(other).is_some());
+        let comes = |other: &Held| other.gate == Gate::Announced && counts_on(other).is_some();
+        let busy = !ends || all.iter().any(comes);
         Ok(Some((ObjectKey::new(space, key)?, from, busy)))
     }
 

@@ -43,6 +43,11 @@ impl Leader {
                 }
             }
         }
+        let arriving =
+            self.arriving.iter().filter(|(other, _)| **other != id).flat_map(|(_, other)| &other.join.segments);
+        if let Some(taken) = arriving.into_iter().find(|other| join.segments.iter().any(|s| s.name == other.name)) {
+            crate::bail!(NMC_ERR_EXISTS, "segment \"{}\" is being mounted by another node", taken.name);
+        }
         if self.has_ended(id, join.incarnation).is_some() {
             crate::bail!(NMC_ERR_STALE, "\"{}\" has said that it ends", join.name);
         }
@@ -243,13 +248,21 @@ impl Leader {
         self.streams += 1;
         let first = (self.streams << STREAM_SHIFT) + 1;
         let head = self.log.head();
+        // What may fail comes before anything is changed.
+        let segments =
+            memory::collect(join.segments.iter().map(|s| Seg { info: s.clone(), draining: false, closed: None }))?;
+        let has_other = |node: &Node| node.incarnation != 0 && node.store != join.store;
+        let new_slot = match self.node(id).is_some_and(has_other) {
+            true => Some(self.slot(Owner::Nobody)?),
+            false => None,
+        };
         let Some(node) = self.node_mut(id) else { return Ok(()) };
+        memory::reserve(&mut node.past, 1)?;
         if node.tier != 0 && node.tier != join.tier {
             node.closed = (node.complete && node.owed == 0 && !node.outdated).then_some((node.tier, head));
         }
         node.tier = join.tier;
         let (old_life, old_former) = (node.incarnation, node.former);
-        memory::reserve(&mut node.past, 1)?;
         if old_life != 0 {
             node.past.retain(|life| *life != join.incarnation);
             node.past.push(old_life);
@@ -263,20 +276,18 @@ impl Leader {
             let table = std::mem::replace(&mut node.table, Table::new(join.headers, join.slots));
             if old_life != 0 {
                 // The old replicas keep their owner's place, and the node gets a new one.
-                former = Some(Former { id, incarnation: old_life, table, cleared: None });
+                former = Some(Former::new(id, old_life, table, None));
             }
         }
         (node.incarnation, node.store, node.state) = (join.incarnation, join.store, State::Joining);
         (node.next, node.facts, node.complete) = (first, 0, false);
         node.unlisted.clear();
-        node.segments =
-            memory::collect(join.segments.iter().map(|s| Seg { info: s.clone(), draining: false, closed: None }))?;
-        if let Some(former) = former {
+        node.segments = segments;
+        if let (Some(former), Some(new_slot)) = (former, new_slot) {
             if let Some(old) = old_former {
                 self.retire(old);
             }
             let Some(old_slot) = self.members.get(&id).copied() else { return Ok(()) };
-            let new_slot = self.slot(Owner::Nobody)?;
             self.owners.swap(usize::from(old_slot), usize::from(new_slot));
             self.owners[usize::from(old_slot)] = Owner::Former(Box::new(former));
             self.members.insert(id, new_slot);

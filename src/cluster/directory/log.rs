@@ -36,6 +36,13 @@ pub struct Entry {
     pub recorded: Recorded,
 }
 
+impl Entry {
+    /// Whether it is to be written down, since somebody absent has to drop it.
+    fn waits_for(&self, absent: impl Fn(NodeId) -> bool) -> bool {
+        self.recorded == Recorded::No && self.targets.iter().any(|target| absent(target.node))
+    }
+}
+
 /// Whether something is written down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
@@ -233,23 +240,28 @@ impl DropLog {
         }
     }
 
-    /// Entries that wait for somebody absent and are to be written down, under a number.
-    pub fn begin_recording(&mut self, number: u64, mut absent: impl FnMut(NodeId) -> bool) -> Result<Vec<Entry>> {
+    /// Copies of entries that wait for somebody absent and are to be written down.
+    pub fn unrecorded(&mut self, absent: impl Fn(NodeId) -> bool) -> Result<Vec<Entry>> {
         let mut list = Vec::new();
         let settled = |entry: &&Entry| entry.recorded == Recorded::Yes || entry.targets.is_empty();
         if let Some(last) = self.entries.range(self.behind(self.written)..).take_while(settled).last() {
             self.written = last.position;
         }
         let first = self.behind(self.written);
-        for entry in self.entries.range_mut(first..).filter(|entry| entry.recorded == Recorded::No) {
-            if entry.targets.iter().any(|target| absent(target.node)) {
-                let targets = memory::copy(&entry.targets)?;
-                let copy = Entry { what: copy(&entry.what)?, targets, recorded: Recorded::Yes, ..*entry };
-                memory::push(&mut list, copy)?;
-                entry.recorded = Recorded::Under(number);
-            }
+        for entry in self.entries.range(first..).filter(|entry| entry.waits_for(&absent)) {
+            let targets = memory::copy(&entry.targets)?;
+            let copy = Entry { what: copy(&entry.what)?, targets, recorded: Recorded::Yes, ..*entry };
+            memory::push(&mut list, copy)?;
         }
         Ok(list)
+    }
+
+    /// The same entries are being written down, under a number.
+    pub fn recording(&mut self, number: u64, absent: impl Fn(NodeId) -> bool) {
+        let first = self.behind(self.written);
+        for entry in self.entries.range_mut(first..).filter(|entry| entry.waits_for(&absent)) {
+            entry.recorded = Recorded::Under(number);
+        }
     }
 
     /// What was to be written down under a number is, or is not.
@@ -355,6 +367,29 @@ mod tests {
         assert_eq!(calls, [7, 9, 8, 9], "nobody is told twice");
         log.trim(|_| ());
         assert!(log.len() == 0 && log.floor() == Position::default());
+    }
+
+    /// What could not be copied for want of memory is not marked: nobody is told that it is written down.
+    #[test]
+    fn what_is_written_down_is_marked_as_a_whole() {
+        let node = NodeId(1);
+        let mut log = DropLog::new(3, Vec::new(), Position::default(), 100).unwrap();
+        log.append(key("1"), &[node], 1).unwrap();
+        log.append(key("2"), &[NodeId(2)], 2).unwrap();
+        log.append(key("3"), &[node, NodeId(2)], 3).unwrap();
+        let numbers = |list: Vec<Entry>| list.iter().map(|entry| entry.position.number).collect::<Vec<_>>();
+        for _ in 0..2 {
+            // The first time nothing came of it.
+            assert_eq!(numbers(log.unrecorded(|of| of == node).unwrap()), [1, 3]);
+        }
+        log.recorded(7, true);
+        assert_eq!(numbers(log.unrecorded(|of| of == node).unwrap()), [1, 3], "nothing was under that number");
+        log.recording(7, |of| of == node);
+        assert!(log.unrecorded(|of| of == node).unwrap().is_empty(), "they are being written down");
+        log.recorded(7, true);
+        let mut calls = Vec::new();
+        log.excuse(node, Position::default(), |entry| entry.recorded == Recorded::Yes, |call| calls.push(call));
+        assert_eq!(calls, [1, 3]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! then on; it takes puts when it has reported everything. Going out of lookups is one step; what is left of a node that is
 //! gone is cleared away in small ones.
 
-use super::again::Replaced;
+use super::again::{ROUND_MS, ROUNDS, Replaced};
 use super::log::Entry;
 use super::objects::Gate;
 use super::table::Table;
@@ -143,8 +143,19 @@ pub struct Former {
     pub id: NodeId,
     pub incarnation: u64,
     pub table: Table,
-    /// How much of it was cleared away; none as long as it may be needed.
+    /// How much of it was cleared away in this round; none as long as it may be needed.
     pub cleared: Option<u64>,
+    /// Copies of what it had were asked for in this round.
+    pub short: bool,
+    /// Rounds before this one, and when it begins.
+    pub rounds: u32,
+    pub begins: Millis,
+}
+
+impl Former {
+    pub fn new(id: NodeId, incarnation: u64, table: Table, cleared: Option<u64>) -> Self {
+        Self { id, incarnation, table, cleared, short: false, rounds: 0, begins: 0 }
+    }
 }
 
 /// Whose a replica is.
@@ -436,6 +447,16 @@ impl Leader {
     /// Members that were silent for too long are away, and out of every lookup in this one step; later they are gone.
     pub(super) fn watch_members(&mut self, now: Millis, to: &mut Vec<Action>) {
         let Ok(ids) = self.ids() else { return };
+        // While this process did not run nobody could be heard: that was not the members' silence.
+        let paused = now.saturating_sub(self.watched);
+        self.watched = now;
+        if paused > self.config.away_ms / 2 {
+            for id in &ids {
+                if let Some(node) = self.node_mut(*id) {
+                    node.heard = (node.heard + paused).min(now);
+                }
+            }
+        }
         for id in ids {
             let (away_ms, gone_ms) = (self.config.away_ms, self.config.gone_ms);
             let returns = self.arriving.contains_key(&id);
@@ -486,15 +507,18 @@ impl Leader {
             let _ = memory::push(&mut self.ended, leave.clone());
         }
         let Some(node) = self.node_mut(leave.node).filter(|node| node.incarnation == leave.incarnation) else { return };
-        if node.state != State::Away {
-            (node.state, node.heard, node.left) = (State::Away, silent_since, true);
-            node.going |= leave.empty;
-            let name = node.name.clone();
+        let (was_away, was_going) = (node.state == State::Away, node.going);
+        if !was_away {
+            (node.state, node.heard) = (State::Away, silent_since);
+        }
+        (node.left, node.going) = (true, was_going || leave.empty);
+        let name = node.name.clone();
+        if !was_away {
             self.away(leave.node, now, to);
-            if leave.empty {
-                // Nobody has to wait for what it might bring back.
-                self.record(Recording::Gone(leave.node), vec![Change::Gone(name)], to);
-            }
+        }
+        if leave.empty && !was_going {
+            // Nobody has to wait for what it might bring back.
+            self.record(Recording::Gone(leave.node), vec![Change::Gone(name)], to);
         }
     }
 
@@ -521,7 +545,7 @@ impl Leader {
         let Some(slot) = self.members.remove(&id) else { return };
         let owner = std::mem::replace(&mut self.owners[usize::from(slot)], Owner::Nobody);
         if let Owner::Node(node) = owner {
-            let former = Former { id, incarnation: node.incarnation, table: node.table, cleared: Some(0) };
+            let former = Former::new(id, node.incarnation, node.table, Some(0));
             self.owners[usize::from(slot)] = Owner::Former(Box::new(former));
             if let Some(old) = node.former {
                 self.retire(old);
@@ -540,26 +564,42 @@ impl Leader {
     }
 
     /// Clears some of what former stores had. What is to be made again of it is asked for first.
-    pub(super) fn retire_some(&mut self, to: &mut Vec<Action>) -> Result<()> {
+    pub(super) fn retire_some(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         let mut budget = RETIRE;
         for slot in 0..self.owners.len() {
             let owner = u16::try_from(slot).unwrap_or(u16::MAX);
             while budget > 0 {
-                let Some(Owner::Former(former)) = self.owners.get(slot) else { break };
-                let Some(cleared) = former.cleared else { break };
+                let Some(Owner::Former(former)) = self.owners.get_mut(slot) else { break };
+                let Some(cleared) = former.cleared.filter(|_| now >= former.begins) else { break };
                 let Some(index) = former.table.next(cleared) else {
-                    self.owners[slot] = Owner::Nobody;
+                    if former.short {
+                        // Not all of the copies need have come.
+                        (former.cleared, former.short, former.begins) = (Some(0), false, now + ROUND_MS);
+                        former.rounds += 1;
+                    } else {
+                        self.owners[slot] = Owner::Nobody;
+                    }
                     break;
                 };
                 budget -= 1;
+                let (mut short, mut is_over) = (former.short, true);
+                let last = former.rounds >= ROUNDS;
                 if let Some(at) = former.table.live(index) {
-                    if self.config.re_replicate > 0 && self.replace(at, (owner, index), to)? == Replaced::Later {
-                        break;
+                    let replaced = match self.config.re_replicate {
+                        0 => Replaced::Enough,
+                        _ => self.replace(at, (owner, index), to)?,
+                    };
+                    match replaced {
+                        Replaced::Later => break,
+                        Replaced::Asked if !last => (short, is_over) = (true, false),
+                        Replaced::Asked | Replaced::Enough => self.lift(owner, index, at),
                     }
-                    self.lift(owner, index, at);
                 }
                 if let Owner::Former(former) = &mut self.owners[slot] {
-                    former.cleared = Some(u64::from(index) + 1);
+                    (former.cleared, former.short) = (Some(u64::from(index) + 1), short);
+                    if is_over {
+                        former.table.set_dead(index, former.table.epoch(index));
+                    }
                 }
             }
         }

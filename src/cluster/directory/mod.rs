@@ -210,6 +210,8 @@ struct Leader {
     until: Millis,
     settled: bool,
     elected_at: Millis,
+    /// When members were last looked at.
+    watched: Millis,
     chance: Chance,
     ids: Ids,
     owners: Vec<Owner>,
@@ -372,6 +374,7 @@ impl Leader {
             until: elected.until,
             settled: false,
             elected_at: now,
+            watched: now,
             chance: Chance::new(config.seed),
             ids,
             owners: Vec::new(),
@@ -452,9 +455,9 @@ impl Leader {
         let _ = self.record_drops(to);
         let _ = self.send_drops(now, to);
         self.trim_log(to);
-        let _ = self.retire_some(to);
+        let _ = self.retire_some(now, to);
         self.sweep_some();
-        let _ = self.drain_some(to);
+        let _ = self.drain_some(now, to);
         let _ = self.make_again(now, to);
     }
 

@@ -422,6 +422,9 @@ impl Leader {
     pub(super) fn put_revoke(&mut self, ask: Ask, revoke: PutRevoke, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         match self.puts.get(&revoke.put) {
             Some(pending) if pending.key == revoke.key => {
+                if let Some(End { ask, .. }) = &pending.end {
+                    to.push(ask.answer(Answer::new(self.term, NMC_ERR_STALE, "the put was given up")));
+                }
                 let call = self.begin_call(ask, true, 0);
                 let revoked = self.revoke(revoke.put, call);
                 self.puts.remove(&revoke.put);

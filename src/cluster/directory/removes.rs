@@ -280,9 +280,12 @@ impl Leader {
             return Ok(());
         }
         let away = memory::collect(self.nodes().filter(|node| owing(node)).map(|node| node.id))?;
-        let entries = self.log.begin_recording(self.next_recording, |node| away.contains(&node))?;
+        let absent = |node| away.contains(&node);
+        let entries = self.log.unrecorded(absent)?;
         if !entries.is_empty() {
             let changes = memory::collect(entries.into_iter().map(Change::Drop))?;
+            // Nothing fails from here on: what is marked is written down under this number.
+            self.log.recording(self.next_recording, absent);
             self.record(Recording::Drops, changes, to);
         }
         // Some of it may be written down already, for others that went away before.

@@ -232,8 +232,8 @@ impl Leader {
         if !self.stripes.broken.is_empty() && self.knows_parts() {
             let some = memory::collect(self.stripes.broken.iter().copied().take(256))?;
             for put in some {
-                self.stripes.broken.remove(&put);
                 self.check_stripe(put, true, &mut looks)?;
+                self.stripes.broken.remove(&put);
             }
         }
         let told = |node: &Node| node.complete && !node.telling;
@@ -281,15 +281,18 @@ impl Leader {
 
     /// Drops the stub and all parts, like a remove does that nobody waits for.
     fn drop_striped(&mut self, put: PutId) -> Result<()> {
-        let Some(whole) = self.stripes.forget(put) else { return Ok(()) };
-        if let Some(key) = &whole.key {
+        let Some(whole) = self.stripes.wholes.get(&put) else { return Ok(()) };
+        let (key, parts) = (whole.key.as_ref().map(ObjectKey::copy).transpose()?, whole.parts);
+        if let Some(key) = &key {
             self.take_replicas(key, |held| held.put == put && held.gate != Gate::Dropped, 0)?;
         }
-        for number in 0..whole.parts {
+        for number in 0..parts {
             // What is being put is looked at when it ends.
             let goes = |held: &Held| !matches!(held.gate, Gate::Closed | Gate::Dropped);
             self.take_replicas(&ObjectKey::part(put, number)?, goes, 0)?;
         }
+        // When all of it is done: what failed for want of memory is tried again.
+        self.stripes.forget(put);
         Ok(())
     }
 }

@@ -1610,3 +1610,172 @@ fn a_store_that_comes_back_after_one_that_was_emptied_is_emptied_too() {
         assert!(rig.welcome(0).unwrap().fresh, "{elsewhere:?}");
     }
 }
+
+/// n0 counts as away (stopped, cut off), goes on, and its program unmounts it before it has joined again: the master hears of that.
+#[test]
+fn a_leave_of_a_node_that_is_away_is_heard() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.passes(12_000, &[1]);
+    rig.tell(0, Leave { node: NodeId::of("n0"), incarnation: 1, empty: true });
+    rig.passes(2_000, &[1]);
+    let all = rig.ask(RemoveAll { space: None, wait: true, call: 1 });
+    rig.apply(1);
+    assert_eq!(rig.status(all), Some(NMC_OK), "it is forgotten at once, if a master hears of it");
+}
+
+/// A drain says that nothing is left, though a put that ended with OK meanwhile is only there.
+#[test]
+fn a_drain_waits_for_puts_that_have_begun() {
+    let mut rig = Rig::with_nodes(2, false);
+    let config = Replicate {
+        copies: 1,
+        media: vec![],
+        fixed: vec![Location { segment: "n1/ram".into(), media: None }],
+        near: String::new(),
+    };
+    let request = rig.ask(PutStart { key: key(), length: 1, slices: vec![1], config, striped: false });
+    let Some(Message::PutPlaces(places)) = rig.answer(request).cloned() else { panic!() };
+    let put = places.put;
+    assert_eq!(rig.drain("n1/ram", false), Some(NMC_IN_PROGRESS));
+    // It took the put before it heard of the drain, has published it and told of it; then it is closed and quiet.
+    rig.facts(1, vec![published(1, 1, put)]);
+    rig.pings(1);
+    rig.pings_closed(1, vec![0], 1);
+    for _ in 0..3 {
+        rig.now += 100;
+        rig.on(Event::Tick);
+    }
+    let end = rig.end(put, vec![rig.done(1, 1, 1)], &[]);
+    assert_eq!(rig.status(end), Some(NMC_OK));
+    assert_eq!(rig.copies_asked().len(), 0);
+    assert_eq!(rig.drain("n1/ram", false), Some(NMC_IN_PROGRESS), "what was just put is only there");
+}
+
+/// Disk trouble: the node rests and counts as away; its tier is closed, and it begins anew, on the same connection.
+#[test]
+fn a_node_that_is_away_begins_anew_with_another_tier() {
+    let mut rig = Rig::set_up(2, Config { sees_ends: true, ..Config::default() });
+    (0..2).for_each(|n| rig.come(n));
+    rig.now += 1;
+    rig.on(Event::Tick);
+    rig.passes(12_000, &[1]);
+    rig.tell(0, Leave { node: NodeId::of("n0"), incarnation: 1, empty: false });
+    rig.join(0, 9, 9, Some(Position { term: 5, number: 0 }));
+    for _ in 0..300 {
+        rig.passes(2_000, &[1]);
+        rig.join(0, 9, 9, Some(Position { term: 5, number: 0 }));
+    }
+    let welcome = rig.welcome(0).unwrap();
+    assert_eq!(welcome.incarnation, 9, "it has said that the former life has ended");
+}
+
+/// Another host mounts under the name of a node that has ended, in order, while it counted as away.
+#[test]
+fn a_name_is_free_when_its_holder_has_said_that_it_ends() {
+    for away in [false, true] {
+        let mut rig = Rig::set_up(2, Config { sees_ends: true, ..Config::default() });
+        (0..2).for_each(|n| rig.come(n));
+        rig.now += 1;
+        rig.on(Event::Tick);
+        if away {
+            rig.passes(12_000, &[1]);
+        }
+        rig.tell(0, Leave { node: NodeId::of("n0"), incarnation: 1, empty: true });
+        rig.on(Event::Closed(Peer(0)));
+        let segment =
+            SegmentInfo { number: 0, name: "n0/ram".into(), media: Media::Ram, capacity: 100, used: 0, near: -1 };
+        let join = Join {
+            name: "n0".into(),
+            incarnation: 77,
+            store: 77,
+            since: None,
+            tier: 0,
+            apart: None,
+            left: false,
+            endpoint: "other:1".into(),
+            host: "other".into(),
+            headers: 16,
+            slots: 0,
+            sent_at: rig.now,
+            segments: vec![segment],
+        };
+        rig.tell(6, join);
+        assert!(rig.welcome(6).is_some(), "away: {away}: {:?}", rig.said.last());
+    }
+}
+
+/// The master alone is stopped for longer than `gone_ms`, and goes on. Nodes are heard of a second later.
+#[test]
+fn a_master_that_was_stopped_for_long_forgets_nobody() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.local(0, 1, 1, 7);
+    rig.now += 3_700_000;
+    rig.on(Event::Tick);
+    for _ in 0..6 {
+        rig.now += 166;
+        rig.on(Event::Tick);
+    }
+    rig.join(0, 1, 1, Some(Position { term: 5, number: 0 }));
+    assert!(!rig.welcome(0).unwrap().fresh, "it is told to drop all that it has");
+}
+
+/// One value is to be copied, which takes two seconds: how often is that asked for, and of whom?
+#[test]
+fn a_drain_asks_one_node_for_a_copy() {
+    let mut rig = Rig::with_nodes(6, false);
+    rig.local(0, 1, 1, 7);
+    assert_eq!(rig.drain("n0/ram", false), Some(NMC_IN_PROGRESS));
+    for _ in 0..12 {
+        rig.now += 166;
+        rig.on(Event::Tick);
+    }
+    let asked = rig.copies_asked();
+    let nodes: std::collections::BTreeSet<u64> = asked.iter().map(|(to, _)| *to).collect();
+    assert_eq!((asked.len(), nodes.len()), (1, 1), "{asked:?}");
+}
+
+/// Two ends of the same put, the second before the first is answered (a checksum is being compared).
+#[test]
+fn the_end_of_a_put_that_is_revoked_meanwhile_is_answered() {
+    let mut rig = Rig::with_nodes(1, false);
+    let put = rig.start(1).put;
+    let done = vec![Done { fact: 0, ..rig.done(0, 3, 7) }];
+    let first = rig.ask(PutEnd { put, key: key(), done: done.clone(), tried: vec![], crc: Some(7) });
+    let revoke = rig.ask(PutRevoke { put, key: key() });
+    rig.passes(40_000, &[0]);
+    assert!(rig.answer(revoke).is_some());
+    assert!(rig.answer(first).is_some(), "the end of a put that was revoked meanwhile has no answer");
+}
+
+/// What a node lost that is back with an empty store is asked for once: the copier drops that (64 others are under way).
+#[test]
+fn a_copy_that_did_not_come_is_asked_for_again_after_a_restart() {
+    let mut rig = Rig::set_up(2, Config { re_replicate: 50, ..Config::default() });
+    (0..2).for_each(|n| rig.come(n));
+    rig.now += 1;
+    rig.on(Event::Tick);
+    let put = rig.start(2).put;
+    rig.facts(0, vec![published(1, 1, put)]);
+    rig.facts(1, vec![published(1, 1, put)]);
+    let end = rig.end(put, vec![rig.done(0, 1, 1), rig.done(1, 1, 1)], &[]);
+    assert_eq!(rig.status(end), Some(NMC_OK));
+    // It is killed and started again within two seconds, with another store.
+    rig.now += 2_000;
+    rig.facts[1] = 0;
+    rig.join(1, 12, 12, None);
+    rig.apply(1);
+    rig.report(1, SnapshotEnd { facts: 0 });
+    for _ in 0..600 {
+        rig.now += 500;
+        rig.pings(0);
+        rig.lives[1] = 12;
+        let position = rig.at(1);
+        let (term, incarnation, sent_at) = (5, 12, rig.now);
+        let (closed, newest, changed) = (vec![], 0, 0);
+        let node = NodeId::of("n1");
+        rig.tell(1, Ping { term, node, incarnation, sent_at, position, used: vec![0], closed, newest, changed });
+        rig.on(Event::Tick);
+    }
+    assert_eq!(rig.found().replicas.len(), 1);
+    assert!(rig.copies_asked().len() > 1, "asked {} times in five minutes", rig.copies_asked().len());
+}

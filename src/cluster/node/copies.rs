@@ -46,7 +46,6 @@ impl<S: Storage> Agent<S> {
         from: Replica,
         metadata: &Metadata,
         retain: u32,
-        now: Millis,
         to: &mut Vec<Action>,
     ) {
         if self.standing != Standing::In || self.copies.len() >= MAX_COPIES {
@@ -61,7 +60,8 @@ impl<S: Storage> Agent<S> {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         to.push(Action::Fill { ticket, plan, key: key.clone(), from: from.clone() });
-        let until = now + self.config.copy_ms;
+        // It ends when its bytes are there or do not come any more.
+        let until = Millis::MAX;
         self.copies.insert(ticket, Copy { key, from, plan, state: State::Filling, until });
     }
 
@@ -131,6 +131,7 @@ impl<S: Storage> Agent<S> {
         let publishing = |(ticket, copy): (&u64, &Copy)| (copy.state == State::Publishing).then_some(*ticket);
         let again: Vec<u64> = self.copies.iter().filter_map(publishing).collect();
         again.into_iter().for_each(|ticket| self.publish_copy(ticket));
-        self.cancel_copies(|copy| now >= copy.until);
+        // Of one that may be published the store says in the end what became of it.
+        self.cancel_copies(|copy| now >= copy.until && copy.state != State::Publishing);
     }
 }

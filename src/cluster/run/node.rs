@@ -33,9 +33,10 @@ const LOOK_MS: Millis = 5;
 const MOST_COPIED: usize = 1 << 20;
 /// How long a store may wait for its tier before it is asked for that again.
 const TIER_MS: Millis = 1_000;
-/// Values of other nodes that are asked for at a time.
+/// Values of other nodes that are asked for at a time, and those that wait for that.
 const MOST_FILLS: usize = 64;
-/// How long one may take, besides a second for 16 MiB of it.
+const MOST_WAITING: usize = 4096;
+/// How long an owner may take to answer. Then its bytes come, or the connection is ended as one that has stalled.
 const FILL_MS: Millis = 5_000;
 
 enum Mail {
@@ -154,6 +155,7 @@ impl Service {
             tickets: ByNumber::default(),
             next: 1,
             fills: HashMap::new(),
+            waiting: VecDeque::new(),
             syncs: HashMap::new(),
             events: VecDeque::new(),
             actions: Vec::new(),
@@ -200,14 +202,13 @@ struct Filling {
     from: Replica,
     /// Which copy it is for, and where its bytes go; none if it is only asked what is said about it.
     into: Option<(u64, Plan)>,
-    /// How long it is waited for.
+    /// How long an answer is waited for.
     until: Millis,
 }
 
 impl Filling {
     fn new(key: ObjectKey, from: Replica, into: Option<(u64, Plan)>, now: Millis) -> Self {
-        let until = now + FILL_MS + (from.length >> 14);
-        Self { key, from, into, until }
+        Self { key, from, into, until: now + FILL_MS }
     }
 }
 
@@ -259,6 +260,7 @@ struct Running<S: Memory> {
     tickets: ByNumber<u64, Ticket>,
     next: u64,
     fills: HashMap<Peer, Filling>,
+    waiting: VecDeque<Filling>,
     syncs: HashMap<u64, Waiter>,
     /// What the agent is to be told next.
     events: VecDeque<Event>,
@@ -441,8 +443,10 @@ impl<S: Memory> Running<S> {
                     mover.cancel(pin);
                 }
             }
-            Action::Describe(key, from) => self.fetch(Filling::new(key, from, None, now)),
-            Action::Fill { ticket, plan, key, from } => self.fetch(Filling::new(key, from, Some((ticket, plan)), now)),
+            Action::Describe(key, from) => self.want(Filling::new(key, from, None, now), now),
+            Action::Fill { ticket, plan, key, from } => {
+                self.want(Filling::new(key, from, Some((ticket, plan)), now), now)
+            }
             Action::Renew(number) => match &self.mover {
                 Some(mover) => mover.renew(number),
                 None => self.events.push_back(Event::Renewed(number)),
@@ -554,6 +558,26 @@ impl<S: Memory> Running<S> {
         }
     }
 
+    /// Something of another node is wanted: now, or when others are over. What has a place comes before what has none yet.
+    fn want(&mut self, filling: Filling, now: Millis) {
+        if self.waiting.len() >= MOST_WAITING || memory::reserve_queue(&mut self.waiting, 1).is_err() {
+            self.events.extend(filling.into.map(|(ticket, _)| Event::Filled(ticket, false)));
+        } else if filling.into.is_some() {
+            self.waiting.push_front(filling);
+        } else {
+            self.waiting.push_back(filling);
+        }
+        self.fetch_waiting(now);
+    }
+
+    fn fetch_waiting(&mut self, now: Millis) {
+        while self.fills.len() < MOST_FILLS
+            && let Some(filling) = self.waiting.pop_front()
+        {
+            self.fetch(Filling { until: now + FILL_MS, ..filling });
+        }
+    }
+
     /// Asks the owner of a value for it, or only what it says about it, on a connection for this alone.
     fn fetch(&mut self, filling: Filling) {
         let Filling { key, from, into, .. } = &filling;
@@ -561,10 +585,7 @@ impl<S: Memory> Running<S> {
         let (name, put, key, stub) = (from.name, from.put, key.clone(), from.put.is_striped());
         let (offset, mover, expire_ms) = (0, 0, 0);
         let fetch = Fetch { name, key, put, offset, length, into: Vec::new(), mover, expire_ms, stub };
-        let peer = match self.fills.len() < MOST_FILLS {
-            true => Address::literal(&from.endpoint).and_then(|address| self.net.connect(&address)).ok(),
-            false => None,
-        };
+        let peer = Address::literal(&from.endpoint).and_then(|address| self.net.connect(&address)).ok();
         let Some(peer) = peer else {
             self.events.extend(into.map(|(ticket, _)| Event::Filled(ticket, false)));
             return;
@@ -598,6 +619,9 @@ impl<S: Memory> Running<S> {
                 let spans = room.and_then(|()| self.agent.storage().plan_spans(plan));
                 if spans.is_ok_and(|spans| self.net.take(peer, Spans::new(spans).up_to(length), ticket)) {
                     self.tickets.insert(ticket, Ticket::Fill(peer));
+                    if let Some(filling) = self.fills.get_mut(&peer) {
+                        filling.until = Millis::MAX;
+                    }
                 } else {
                     self.filled(peer, false);
                 }
@@ -610,6 +634,7 @@ impl<S: Memory> Running<S> {
     fn end_late_fills(&mut self, now: Millis) {
         let late: Vec<Peer> = self.fills.iter().filter(|(_, f)| f.until <= now).map(|(peer, _)| *peer).collect();
         late.into_iter().for_each(|peer| self.filled(peer, false));
+        self.fetch_waiting(now);
     }
 
     /// A copy has its value, or none will come.

@@ -88,6 +88,8 @@ pub struct Store {
     pub ill: bool,
     /// Positions cannot be kept at the moment.
     pub fails: bool,
+    /// Nothing can be published at the moment.
+    pub away: bool,
     /// Nothing new is stored.
     pub closed: bool,
     /// What is held cannot be brought to where it can be sent from.
@@ -132,6 +134,7 @@ impl Store {
             reuse_at_once: false,
             ill: false,
             fails: false,
+            away: false,
             closed: false,
             unready: false,
         }
@@ -380,6 +383,9 @@ impl Storage for Store {
         };
         if header.epoch != plan.epoch || header.state != State::Writing {
             crate::bail!(NMC_ERR_STALE, "the plan was given up");
+        }
+        if self.away {
+            crate::bail!(NMC_ERR_UNAVAILABLE, "the master of the store is away");
         }
         self.publish(plan);
         if self.for_disk.contains_key(&plan) && self.flaw != Some(Control::AnswerBeforeDisk) {

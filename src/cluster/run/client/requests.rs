@@ -18,7 +18,8 @@ impl State {
             node.endpoint = endpoint;
             node.shared.take().iter().chain(&node.free).for_each(|peer| self.net.close(*peer));
             node.free.clear();
-            (node.told, node.met) = ((0, 0), false);
+            (node.told, node.met, node.large) = ((0, 0), false, 0);
+            self.large.retain(|_, of| *of != id);
         }
         if self.carrier.is_some()
             && let Some(refusal) = self.refused(id, &mut frame, from.call)
@@ -196,8 +197,10 @@ impl State {
         if sending {
             return self.net.close(sent.peer);
         }
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.free.push(sent.peer);
+        match self.nodes.get_mut(&id).filter(|_| self.large.contains_key(&sent.peer)) {
+            Some(node) => node.free.push(sent.peer),
+            // Of what the node was before.
+            None => self.net.close(sent.peer),
         }
         self.send_waiting(id);
     }
