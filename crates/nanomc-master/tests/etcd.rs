@@ -23,7 +23,8 @@ const OK: i32 = 0;
 struct Etcd {
     child: Child,
     url: String,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
+    command: Command,
 }
 
 fn free_port() -> u16 {
@@ -57,7 +58,7 @@ impl Etcd {
             let start = Instant::now();
             while start.elapsed() < PATIENCE && child.try_wait().unwrap().is_none() {
                 if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                    return Some(Self { child, url, _dir: dir });
+                    return Some(Self { child, url, dir, command });
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -65,6 +66,14 @@ impl Etcd {
             let _ = child.wait();
         }
         panic!("etcd does not start");
+    }
+
+    /// It is killed, loses all that it had, and is started again as before.
+    fn lose_everything(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        std::fs::remove_dir_all(self.dir.path()).unwrap();
+        self.child = self.command.spawn().unwrap();
     }
 
     fn signal(&self, signal: i32) {
@@ -195,6 +204,26 @@ async fn a_connection_to_etcd_that_has_died_without_a_word_is_replaced() {
     // It may lead in its term as long as its lease lives, and must go on after that, in any term.
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(leads(&master).await >= term);
+}
+
+/// Nodes that have seen the terms of the former one would wait for them to come again, or take the new ones for those.
+#[tokio::test]
+async fn an_etcd_that_has_lost_its_data_is_of_another_cluster() {
+    let Some(mut etcd) = Etcd::start(None) else { return };
+    let of = |term: u64| term >> 40;
+    let mut first = etcd.master(&[]);
+    let before = leads(&first).await;
+    first.signal(libc::SIGTERM);
+    first.wait();
+    let mut second = etcd.master(&[]);
+    let same = leads(&second).await;
+    assert!(of(same) == of(before) && same > before, "{before:x} {same:x}");
+    second.signal(libc::SIGKILL);
+    second.wait();
+    etcd.lose_everything();
+    let third = etcd.master(&[]);
+    let after = leads(&third).await;
+    assert_ne!(of(after), of(before), "{before:x} {after:x}");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use crate::proto::etcd::{
     LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
 };
 use crate::serve::{Over, until_over};
+use nanomc::base::id::random_u64;
 use nanomc::cluster::directory::{Change, Elected, Entry, Event, Member, Recorded, Target};
 use nanomc::cluster::net::now_ms;
 use nanomc::cluster::run::master::Handle;
@@ -27,7 +28,6 @@ use tokio::time::{sleep, timeout};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
-use xxhash_rust::xxh64::xxh64;
 
 /// A leader stops answering so long before its lease can be over.
 const MARGIN_MS: Millis = 500;
@@ -47,7 +47,8 @@ pub struct Candidate {
     advertised: String,
     /// What the directory was told last about who leads.
     told: Option<(Term, String)>,
-    /// What the terms of this cluster have above their count.
+    /// The random number of this cluster, as etcd has it, and what its terms have above their count.
+    cluster: Vec<u8>,
     terms: Term,
     /// A lease under which this master leads no more, and of which etcd has not heard that.
     left: Option<i64>,
@@ -75,6 +76,7 @@ impl Candidate {
             lease_s,
             advertised,
             told: None,
+            cluster: Vec::new(),
             terms: 0,
             left: None,
             last: None,
@@ -166,8 +168,7 @@ impl Candidate {
         }
         let key = self.key("leader");
         let held = self.etcd.range(RangeRequest { key: key.clone(), ..Default::default() }).await?;
-        let etcd = held.header.map_or(0, |header| header.cluster_id);
-        self.terms = terms_of(xxh64(self.prefix.as_bytes(), etcd));
+        self.know_cluster().await?;
         if let Some(held) = held.kvs.first() {
             self.follow(held, handle);
             return Ok(None);
@@ -197,6 +198,27 @@ impl Candidate {
             self.follow(held, handle);
         }
         Ok(None)
+    }
+
+    /// Finds out which cluster this is, or names it. An etcd that has lost its data counts its revisions from the beginning, and calls itself what
+    /// it did before if it is configured as before: only what is written there says that it is another.
+    async fn know_cluster(&mut self) -> Result<(), Status> {
+        let key = self.key("cluster");
+        let look = RangeRequest { key: key.clone(), ..Default::default() };
+        let mut found = self.etcd.range(look.clone()).await?.kvs.into_iter().next();
+        if found.is_none() {
+            let random = random_u64().map_err(|error| Status::internal(error.message))?;
+            let put = PutRequest { key: key.clone(), value: format!("{random:016x}").into_bytes(), lease: 0 };
+            let (compare, success) = (vec![created(&key, 0)], vec![op(Op::RequestPut(put))]);
+            // Whoever was first, it is asked who.
+            self.etcd.txn(TxnRequest { compare, success, failure: Vec::new() }).await?;
+            found = self.etcd.range(look).await?.kvs.into_iter().next();
+        }
+        let value = found.ok_or_else(|| Status::unavailable("the number of the cluster is not there"))?.value;
+        let number = std::str::from_utf8(&value).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
+        let damaged = || Status::data_loss(format!("{} is no number", String::from_utf8_lossy(&key)));
+        (self.terms, self.cluster) = (terms_of(number.ok_or_else(damaged)?), value);
+        Ok(())
     }
 
     fn term(&self, revision: i64) -> Term {
@@ -307,7 +329,8 @@ impl Candidate {
     /// sent and never answered does not follow any that was sent later.
     fn following(&self, term: i64, last: i64, operations: &[RequestOp]) -> TxnRequest {
         let (key, value) = (self.key("written"), Vec::new());
-        let compare = vec![created(&self.key("leader"), term), changed(&key, last)];
+        let same = holds(&self.key("cluster"), &self.cluster);
+        let compare = vec![created(&self.key("leader"), term), same, changed(&key, last)];
         let mut success = operations.to_vec();
         success.push(op(Op::RequestPut(PutRequest { key, value, lease: 0 })));
         TxnRequest { compare, success, failure: Vec::new() }
@@ -413,6 +436,14 @@ fn changed(key: &[u8], revision: i64) -> Compare {
     Compare {
         target: CompareTarget::Mod.into(),
         target_union: Some(TargetUnion::ModRevision(revision)),
+        ..created(key, 0)
+    }
+}
+
+fn holds(key: &[u8], value: &[u8]) -> Compare {
+    Compare {
+        target: CompareTarget::Value.into(),
+        target_union: Some(TargetUnion::Value(value.to_vec())),
         ..created(key, 0)
     }
 }
@@ -689,6 +720,7 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_secs(60), "etcd does not answer");
             sleep(Duration::from_millis(50)).await;
         }
+        master.know_cluster().await.unwrap();
         let created = master.revisions("leader").await.unwrap().0;
         let term = terms_of(0) + Term::try_from(created).unwrap();
         assert_eq!(i64::try_from(counted(term)).unwrap(), created);
@@ -700,7 +732,7 @@ mod tests {
         let late = master.following(created, master.last.unwrap(), &master.operations(vec![member(2)]));
         assert!(master.record(term, vec![member(3)]).await.unwrap());
         assert!(!master.etcd.txn(late.clone()).await.unwrap().succeeded);
-        let unguarded = TxnRequest { compare: late.compare[..1].to_vec(), ..late };
+        let unguarded = TxnRequest { compare: late.compare[..2].to_vec(), ..late };
         assert!(master.etcd.txn(unguarded).await.unwrap().succeeded);
         // Somebody else's: what is not known is looked for.
         assert_eq!(master.record(term, vec![member(4)]).await.unwrap_err().code(), Code::Aborted);
