@@ -206,6 +206,26 @@ fn writing_ahead_is_held_back_by_class_and_rate_and_goes_on_in_time() {
     tier.evict(0).unwrap();
 }
 
+/// The heap is far from full: only the namespace is.
+#[test]
+fn what_a_quota_is_about_to_evict_is_written_ahead_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store();
+    let tier = open(&store, &Config { paused: false, heartbeat_ms: 2, ..config(&dir) });
+    put(&store, "else", &value(99, 5000));
+    let small = store.namespace(b"small", Some(20 * u64::from(super::tests::PAGE))).unwrap();
+    for i in 0..40 {
+        put(&small, &format!("k{i}"), &value(i, 3000));
+        assert!(soon(|| tier.stats().unwrap().written_objects + 6 >= i + 1), "{i}: {:?}", tier.stats());
+    }
+    assert_eq!(tier.stats().unwrap().evicted_dirty, 0);
+    for i in 0..40 {
+        assert_eq!(get(&small, &format!("k{i}")).unwrap(), value(i, 3000), "{i}");
+    }
+    assert_eq!(where_is(&small, "k0"), Presence::OnDisk);
+    assert_eq!(where_is(&small, "k39"), Presence::Ready);
+}
+
 fn soon_for(tries: usize, mut so: impl FnMut() -> bool) -> bool {
     (0..tries).any(|_| {
         std::thread::sleep(Duration::from_millis(2));

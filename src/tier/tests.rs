@@ -7,7 +7,7 @@ use crate::store::copy::{Pieces, Slice};
 use crate::store::read::{Look, Presence};
 use crate::store::write::PutOptions;
 
-const PAGE: u32 = 4096;
+pub(super) const PAGE: u32 = 4096;
 const PAGES: u64 = 512;
 
 pub(super) fn store() -> Store {

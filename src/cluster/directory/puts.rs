@@ -13,6 +13,9 @@ use crate::cluster::wire::{
     Answer, Done, DropReplica, Frame, Location, Place, PutEnd, PutPlaces, PutRevoke, PutStart, Verified, Verify,
 };
 
+/// Those who wait for the end of one put.
+const MOST_ASKS: usize = 8;
+
 /// A put that has begun and not ended.
 #[derive(Debug)]
 pub struct Pending {
@@ -25,14 +28,21 @@ pub struct Pending {
 /// A put whose end was asked for.
 #[derive(Debug)]
 struct End {
-    /// Who waits for it.
-    ask: Ask,
+    /// Who waits for it: more than one if it was asked for again.
+    asks: Vec<Ask>,
     /// What must be known first.
     done: Vec<Done>,
     /// Who else may have it.
     tried: Vec<NodeId>,
     /// What owners are to compare first.
     check: Option<Check>,
+}
+
+impl End {
+    /// Tells all who wait.
+    fn answer(&self, answer: &Answer, to: &mut Vec<Action>) {
+        to.extend(self.asks.iter().map(|ask| ask.answer(answer.clone())));
+    }
 }
 
 /// Owners that hold a put back until they have compared its checksum.
@@ -210,6 +220,14 @@ impl Leader {
         let term = self.term;
         match self.puts.get_mut(&end.put) {
             Some(pending) if pending.key == end.key => {
+                let before = pending.end.as_ref().map_or(&[][..], |end| &end.asks);
+                let before = before.iter().filter(|other| **other != ask).take(MOST_ASKS - 1);
+                let asks = memory::collect([ask].iter().chain(before).copied())?;
+                if let Some(end) = pending.end.as_mut().filter(|end| end.check.is_some()) {
+                    // Whatever this one says, it ends like the one that is being compared.
+                    end.asks = asks;
+                    return Ok(());
+                }
                 let (done, tried) = (memory::copy(&end.done)?, memory::copy(&end.tried)?);
                 let check = match end.crc {
                     None => None,
@@ -220,7 +238,7 @@ impl Leader {
                     }
                 };
                 let checks = check.is_some();
-                pending.end = Some(End { ask, done, tried, check });
+                pending.end = Some(End { asks, done, tried, check });
                 if checks {
                     return self.check(end.put, now, to);
                 }
@@ -262,7 +280,7 @@ impl Leader {
     /// Ends a put if everything that it waits for is known.
     pub(super) fn try_end(&mut self, put: PutId, to: &mut Vec<Action>) -> Result<()> {
         let Some(pending) = self.puts.get(&put) else { return Ok(()) };
-        let Some(End { ask, done, tried, check: None }) = &pending.end else { return Ok(()) };
+        let Some(End { done, tried, check: None, .. }) = &pending.end else { return Ok(()) };
         let known = |done: &Done| {
             self.node(done.name.node).is_none_or(|node| {
                 let other = node.incarnation != done.name.incarnation || node.state == State::Away;
@@ -272,7 +290,7 @@ impl Leader {
         if !done.iter().all(known) {
             return Ok(());
         }
-        let (ask, key) = (*ask, pending.key.copy()?);
+        let key = pending.key.copy()?;
         let others = memory::collect(done.iter().map(|done| done.name.node).chain(tried.iter().copied()))?;
         let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
         if let Some(at) = found {
@@ -289,7 +307,7 @@ impl Leader {
             // None of them lives any more, or only with owners that are away: nobody may count on it.
             self.revoke(put, 0)?;
         }
-        self.puts.remove(&put);
+        let ended = self.puts.remove(&put).and_then(|pending| pending.end);
         self.stripes.has_ended(put);
         // Something of it may have gone before this.
         self.came(&key, put, 0)?;
@@ -303,7 +321,8 @@ impl Leader {
             }
             (0, false) => (NMC_ERR_STALE, ""),
         };
-        to.push(ask.answer(Answer { count, ..Answer::new(self.term, status, text) }));
+        let answer = Answer { count, ..Answer::new(self.term, status, text) };
+        ended.iter().for_each(|end| end.answer(&answer, to));
         Ok(())
     }
 
@@ -365,7 +384,7 @@ impl Leader {
         let Some(end) = self.puts.get_mut(&put).and_then(|pending| pending.end.as_mut()) else { return Ok(()) };
         let Some(check) = end.check.take() else { return Ok(()) };
         if end.done.is_empty() {
-            to.push(end.ask.answer(Answer::new(self.term, check.status, "no owner has a value with this checksum")));
+            end.answer(&Answer::new(self.term, check.status, "no owner has a value with this checksum"), to);
             self.revoke(put, 0)?;
             self.puts.remove(&put);
             return Ok(());
@@ -422,8 +441,8 @@ impl Leader {
     pub(super) fn put_revoke(&mut self, ask: Ask, revoke: PutRevoke, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         match self.puts.get(&revoke.put) {
             Some(pending) if pending.key == revoke.key => {
-                if let Some(End { ask, .. }) = &pending.end {
-                    to.push(ask.answer(Answer::new(self.term, NMC_ERR_STALE, "the put was given up")));
+                if let Some(end) = &pending.end {
+                    end.answer(&Answer::new(self.term, NMC_ERR_STALE, "the put was given up"), to);
                 }
                 let call = self.begin_call(ask, true, 0);
                 let revoked = self.revoke(revoke.put, call);
@@ -454,8 +473,8 @@ impl Leader {
                 memory::reserve_queue(&mut self.put_ends, 1)?;
                 self.put_ends.push_back((touched + self.config.put_ms, put));
             } else if let Some(pending) = self.puts.get(&put) {
-                if let Some(End { ask, .. }) = &pending.end {
-                    to.push(ask.answer(Answer::new(self.term, NMC_ERR_STALE, "the put took too long")));
+                if let Some(end) = &pending.end {
+                    end.answer(&Answer::new(self.term, NMC_ERR_STALE, "the put took too long"), to);
                 }
                 self.revoke(put, 0)?;
                 self.puts.remove(&put);

@@ -15,6 +15,7 @@ impl<S: Storage> Agent<S> {
         match frame.message {
             Message::Redirect(redirect) if from == self.leaders.current() => {
                 self.leaders.redirected(redirect.term, &redirect.leader);
+                self.asked_since = now;
                 self.leave(now);
             }
             Message::Welcome(welcome) => self.welcome(from, &welcome, now, to),
@@ -50,7 +51,7 @@ impl<S: Storage> Agent<S> {
     }
 
     fn go_out(&mut self, asked: Millis, now: Millis) {
-        (self.standing, self.out_since) = (Standing::Out(asked), now);
+        (self.standing, self.out_since, self.asked_since) = (Standing::Out(asked), now, now);
     }
 
     fn welcome(&mut self, from: usize, welcome: &Welcome, now: Millis, to: &mut Vec<Action>) {
@@ -302,12 +303,17 @@ impl<S: Storage> Agent<S> {
     pub(super) fn speak(&mut self, now: Millis, to: &mut Vec<Action>) {
         if now >= self.heard + self.config.master_ms {
             self.leaders.unanswered();
-            self.heard = now;
+            (self.heard, self.asked_since) = (now, now);
             self.leave(now);
         }
         match self.standing {
             Standing::Left => {}
             Standing::Out(asked) => {
+                // One that is stopped takes what it is told and answers nothing. Another one may lead, and wait for this node.
+                if now >= self.asked_since + self.config.master_ms / 4 {
+                    self.leaders.next();
+                    self.asked_since = now;
+                }
                 if now >= asked + self.config.resend_ms {
                     self.standing = Standing::Out(now);
                     to.push(Action::Master(self.leaders.current(), Frame::telling(self.application(now))));

@@ -216,6 +216,8 @@ pub struct Agent<S: Storage> {
     /// When the leader was heard of last, and spoken to last.
     heard: Millis,
     pinged: Millis,
+    /// Since when the current master is asked to let the node in.
+    asked_since: Millis,
     fence_ms: Millis,
     taken: BTreeMap<PutId, Taken>,
     remembered: Remembered,
@@ -265,6 +267,7 @@ impl<S: Storage> Agent<S> {
             joined_at: 0,
             heard: now,
             pinged: 0,
+            asked_since: now,
             fence_ms: 0,
             taken: BTreeMap::new(),
             remembered: Remembered::default(),

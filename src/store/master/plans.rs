@@ -128,7 +128,7 @@ impl Master {
         });
         self.lists.move_to(index, WRITING);
         self.ranks[owner as usize].writing += 1;
-        self.press(owner, pages);
+        self.press(owner, namespace, pages);
         if flags & FLAG_HIDDEN == 0 && !self.link(view, hash, index) {
             self.drop_object(view, index, true);
             return Err(Error::new(NMC_ERR_INTERNAL, "the index is full, though it has two buckets for every object"));

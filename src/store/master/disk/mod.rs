@@ -32,6 +32,8 @@ const SWEEP_ENTRIES: u32 = 1024;
 const MOST_FACTS: usize = 1 << 16;
 /// How much of a heap is written ahead of its eviction, in 1/1000.
 const WINDOW_PERMILLE: u64 = 100;
+/// Pages of a namespace with a quota that are, at least.
+const QUOTA_PAGES: u64 = 16;
 
 /// An object that is to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,6 +201,9 @@ pub(super) struct Disk {
     walk: Walk,
     /// Pages that were asked for since the owner was last woken.
     opened: u64,
+    /// Bytes that were asked for in namespaces with a quota since then, and those that the walk has passed.
+    opened_in: [u64; MAX_NAMESPACES],
+    passed_in: [u64; MAX_NAMESPACES],
     /// The last look at what should be on disk found something that was not.
     found_some: bool,
     /// What is written ahead.
@@ -229,6 +234,8 @@ impl Disk {
             sweep_left: 0,
             walk: Walk::default(),
             opened: 0,
+            opened_in: [0; MAX_NAMESPACES],
+            passed_in: [0; MAX_NAMESPACES],
             found_some: true,
             admission: Admission::default(),
             wake: false,

@@ -5,8 +5,10 @@ use super::*;
 
 impl Master {
     /// So many pages of a rank were asked for: the owner hears of it when it has something to do.
-    pub(in crate::store::master) fn press(&mut self, owner: u32, pages: u32) {
+    pub(in crate::store::master) fn press(&mut self, owner: u32, namespace: u32, pages: u32) {
         let goal = self.ahead(owner);
+        let (window_in, goal_in) = (self.window_in(namespace), self.ahead_in(namespace));
+        let bytes = u64::from(pages) * u64::from(self.map.params().page_bytes);
         let window = u64::from(self.map.params().pages()) * WINDOW_PERMILLE / 1000;
         let Some(disk) = &mut self.disk else { return };
         disk.opened += u64::from(pages);
@@ -15,6 +17,26 @@ impl Master {
         if goal > 0 && disk.opened >= patience.max(1) {
             (disk.opened, disk.wake) = (0, true);
         }
+        if goal_in > 0
+            && let Some(opened) = disk.opened_in.get_mut(namespace as usize)
+        {
+            *opened += bytes;
+            if *opened >= window_in / 8 {
+                (*opened, disk.wake) = (0, true);
+            }
+        }
+    }
+
+    /// Bytes of a namespace with a quota that are written ahead; 0 without one. Such a namespace evicts its own, and often few of them.
+    fn window_in(&self, namespace: u32) -> u64 {
+        let quota = self.accounts.get(namespace as usize).map_or(0, |account| account.quota);
+        (quota / 4).max(quota.min(QUOTA_PAGES * u64::from(self.map.params().page_bytes)))
+    }
+
+    /// Bytes of a namespace, from the front of the queues on, that should be on disk since its quota is almost used.
+    fn ahead_in(&self, namespace: u32) -> u64 {
+        let Some(account) = self.accounts.get(namespace as usize).filter(|account| account.quota > 0) else { return 0 };
+        account.used.saturating_sub(account.quota.saturating_sub(self.window_in(namespace)))
     }
 
     /// Pages of a rank, from the front of its queues on, that should be on disk: it evicts down to the low watermark, and what
@@ -69,9 +91,14 @@ impl Master {
         let (most, mut bytes) = (most.0.min(MOST_NEXT).min(room.max(1)), most.1);
         memory::reserve(out, most)?;
         let (admission, map_capacity) = (disk.admission, disk.counts.capacity);
-        let (mut walk, mut looked, from) = (disk.walk, 0, out.len());
+        let (mut walk, mut passed_in, mut looked, from) = (disk.walk, disk.passed_in, 0, out.len());
+        let goals_in: [u64; MAX_NAMESPACES] = std::array::from_fn(|id| match scope {
+            Scope::Ahead => self.ahead_in(u32::try_from(id).unwrap_or(0)).min(admission.bytes),
+            Scope::All => 0,
+        });
         let ranks = map.params().world_size;
         while out.len() - from < most && bytes > 0 && looked < MOST_LOOKED_AT && (looked == 0 || !wanted()) {
+            let mut is_next = true;
             let index = match scope {
                 // By their numbers, which they keep: in the queues, what has been passed may come again, and what has not may be passed.
                 Scope::All => {
@@ -96,8 +123,9 @@ impl Master {
                     let most = admission.bytes / u64::from(map.params().page_bytes);
                     let (goal, objects) = (self.ahead(walk.rank).min(most), admission.objects);
                     let list = rank.queues.nth(walk.queue);
-                    let list = list.filter(|_| walk.pages < goal && walk.objects < objects);
-                    let Some(list) = list else {
+                    is_next = walk.pages < goal && walk.objects < objects;
+                    let in_some = goals_in.iter().zip(&passed_in).any(|(goal, passed)| passed < goal);
+                    let Some(list) = list.filter(|_| is_next || in_some) else {
                         walk = Walk { rank: walk.rank + 1, before: walk.before, ..Walk::default() };
                         continue;
                     };
@@ -117,10 +145,18 @@ impl Master {
             looked += 1;
             let admitted =
                 scope == Scope::All || is_admitted(self.disk.as_ref(), view, index, self.books.get(index as usize));
+            let space = (self.book(index).namespace & 0xff) as usize % MAX_NAMESPACES;
+            let is_next_in = passed_in[space] < goals_in[space];
+            if !is_next && !is_next_in {
+                continue;
+            }
             // What is in use is not evicted: others are, in its place. What is not written goes before what is.
             if admitted && !self.is_pinned(index) {
-                walk.pages += u64::from(self.book(index).pages);
-                walk.objects += 1;
+                if is_next {
+                    walk.pages += u64::from(self.book(index).pages);
+                    walk.objects += 1;
+                }
+                passed_in[space] += self.paged_bytes(index);
             }
             if scope == Scope::All && self.book(index).epoch >= walk.before {
                 // It came after whoever wants all of them had asked.
@@ -145,6 +181,7 @@ impl Master {
         let over = walk.rank >= ranks;
         if let Some(disk) = &mut self.disk {
             disk.walk = if over { Walk { before: walk.before, ..Walk::default() } } else { walk };
+            disk.passed_in = if over { [0; MAX_NAMESPACES] } else { passed_in };
             disk.found_some |= out.len() > from;
             for next in &out[from..] {
                 let ToWrite { index, epoch, .. } = *next;
@@ -328,7 +365,7 @@ impl Master {
     pub fn begin_walk(&mut self) {
         let before = self.next_epoch;
         if let Some(disk) = &mut self.disk {
-            disk.walk = Walk { before, ..Walk::default() };
+            (disk.walk, disk.passed_in) = (Walk { before, ..Walk::default() }, [0; MAX_NAMESPACES]);
         }
     }
 
