@@ -1,5 +1,6 @@
 //! What a wrong master would do, for the controls of the simulator.
 
+use super::members::Owner;
 use super::objects::{Gate, Held};
 use super::{Leader, Master, Role};
 use crate::cluster::wire::PutEnd;
@@ -83,6 +84,12 @@ impl Master {
     pub(in crate::cluster) fn striped(&self) -> (usize, usize) {
         let Role::Leader(leader) = &self.role else { return (0, 0) };
         leader.stripes.len()
+    }
+
+    /// Whether something of a former store may be asked for again.
+    pub(in crate::cluster) fn is_retiring(&self) -> bool {
+        let Role::Leader(leader) = &self.role else { return false };
+        leader.owners.iter().any(|owner| matches!(owner, Owner::Former(former) if former.cleared.is_some()))
     }
 
     /// What is under way: puts, calls, entries of the drop log, announcements, what waits to go.

@@ -547,6 +547,12 @@ impl Sim {
         let end = end + 32_000;
         let puts = |sim: &Self| sim.masters.iter().any(|m| m.master.leads().is_some() && m.master.under_way()[0] > 0);
         while puts(self) && self.now < end && self.checker.violations.is_empty() && self.step() {}
+        // What is lost with a former store is asked for some times more.
+        let end = self.now + 150_000;
+        let retiring = |sim: &Self| sim.masters.iter().any(|m| m.master.is_retiring());
+        while retiring(self) && self.now < end && self.checker.violations.is_empty() && self.step() {}
+        let end = self.now + if self.setup.again > 0 { 3_000 } else { 0 };
+        while self.now < end && self.checker.violations.is_empty() && self.step() {}
         if self.checker.violations.is_empty() {
             self.compare();
         }

@@ -173,17 +173,17 @@ fn control_what_was_cancelled_and_goes_on_happens_later() {
     breaks(Control::CancelForgets, &[Promise::Over], 0, |_| ());
 }
 
-/// A value that was read, and is to go 500 ms after that, is replaced by another one before.
+/// A value that was read, and is to go 1,500 ms after that, is replaced by another one before.
 fn put_again_before_the_former_goes(control: Option<Control>) -> Sim {
     let mut sim = Sim::new(Setup { control, ..Setup::quiet(1, 3) });
     let key = Sim::key(1);
     sim.run_for(2000);
     sim.call_put(1, key.clone(), 2000);
     sim.run_for(200);
-    sim.call_get_expiring(1, key.clone(), 500, 1000);
+    sim.call_get_expiring(1, key.clone(), 1500, 1000);
     sim.run_for(100);
     sim.call_remove(2, key.clone(), true, 1000);
-    sim.run_for(200);
+    sim.run_for(500);
     sim.call_put(2, key.clone(), 1000);
     sim.run_for(2000);
     assert_eq!(sim.checker.counts.get("put"), Some(&2), "{:?}", sim.checker.counts);
