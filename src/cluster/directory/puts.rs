@@ -269,12 +269,11 @@ impl Leader {
         }
     }
 
-    /// Replicas of a put that may be read.
+    /// Owners of a put that may be read there: in memory and on disk is once.
     pub(super) fn live(&self, key: &ObjectKey, put: PutId) -> u64 {
         let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
-        let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));
         let listed = |owner: u16| self.owners.get(usize::from(owner)).is_some_and(|o| o.listed().is_some());
-        replicas.iter().filter(|h| h.put == put && h.gate == Gate::Open && listed(h.owner)).count() as u64
+        found.map_or(0, |at| self.objects.owners_among(at, put, listed) as u64)
     }
 
     /// Ends a put if everything that it waits for is known.

@@ -211,6 +211,8 @@ impl<S: Storage> Agent<S> {
             Ok(Some(fact)) => self.done(put, plan, fact, asked, now, to),
             Err(error) => {
                 self.storage.abandon(plan);
+                // A repeat that comes late would be published without a byte.
+                self.refuse(put);
                 self.answer(asked, put, Err(error), to);
             }
         }
@@ -270,6 +272,7 @@ impl<S: Storage> Agent<S> {
                 if let Some(taken) = self.taken.remove(&put) {
                     self.storage.abandon(taken.plan);
                 }
+                self.refuse(put);
                 self.answer(asked, put, Err(sum.err().unwrap_or_else(other)), to);
             }
         }
@@ -293,6 +296,7 @@ impl<S: Storage> Agent<S> {
                 Ok(fact) => self.done(put, plan, fact, asked, now, to),
                 Err(error) => {
                     self.storage.abandon(plan);
+                    self.refuse(put);
                     self.answer(asked, put, Err(error), to);
                 }
             }

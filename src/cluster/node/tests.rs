@@ -492,6 +492,20 @@ fn pages_of_a_late_writer_stay_out_of_use_until_it_has_stopped_or_the_mover_was_
     assert!(room(&mut rig));
 }
 
+/// What was reserved was removed before it was committed. A repeat of both comes late: nobody has written to those pages.
+#[test]
+fn a_reservation_that_came_to_nothing_is_not_made_again() {
+    let mut rig = Rig::joined(16);
+    let reserve = || Reserve { put: put(5, position(0)), writer: "w".into() };
+    let commit = || Commit { put: PutId::clustered(5, 3) };
+    assert!(matches!(rig.ask(1, reserve()), Some(Message::Reserved(r)) if r.status == NMC_OK));
+    rig.agent.storage_mut().drop_key(&key());
+    assert!(matches!(rig.ask(2, commit()), Some(Message::PutDone(done)) if done.status == NMC_ERR_STALE));
+    assert!(matches!(rig.ask(3, reserve()), Some(Message::Reserved(r)) if r.status == NMC_ERR_STALE));
+    assert!(matches!(rig.ask(4, commit()), Some(Message::PutDone(done)) if done.status == NMC_ERR_STALE));
+    assert!(rig.agent.storage().find(&key()).is_none());
+}
+
 #[test]
 fn pages_of_a_writer_that_has_stopped_are_free_only_if_it_had_not_begun() {
     let put = || Reserve { put: Put { length: 16, ..put(5, position(0)) }, writer: "w".into() };
