@@ -29,18 +29,20 @@ struct List {
 /// See the module.
 pub struct Door {
     list: Mutex<List>,
-    /// For those who were let in, and as large for those who were not if all of them have just come.
+    /// For those who were let in.
     room: Arc<Semaphore>,
+    /// Those who were not, at most, if all of them have just come; and from how many on the oldest goes.
     most: usize,
     many: usize,
     moment: Duration,
 }
 
 impl Door {
-    /// With room for so many who are let in.
+    /// With room for so many who are let in, in a process that may have so many descriptors: others may have a part of them.
     #[must_use]
-    pub fn new(most: usize) -> Self {
-        Self::with(most, MANY, MOMENT)
+    pub fn new(most: usize, files: usize) -> Self {
+        let door = Self::with(most, MANY.min(files / 8), MOMENT);
+        Self { most: most.min(files / 4), ..door }
     }
 
     /// One where everybody stays a guest: the oldest goes if there are so many, after a moment.
@@ -145,6 +147,15 @@ mod tests {
         assert!(door.list().waiting.is_empty());
         drop(room);
         assert_eq!(door.room.available_permits(), 4);
+    }
+
+    #[tokio::test]
+    async fn strangers_leave_descriptors_to_others() {
+        let door = Arc::new(Door::new(1 << 14, 64));
+        let guests: Vec<Guest> = (0..1000).filter_map(|_| door.enter()).collect();
+        assert_eq!(guests.len(), 16, "all at once");
+        let many = Door::new(1 << 14, 1 << 20);
+        assert_eq!((many.many, many.most), (MANY, 1 << 14));
     }
 
     #[tokio::test]

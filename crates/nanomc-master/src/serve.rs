@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use nanomc::cluster::net::most_files;
 use nanomc::cluster::net::renewed::Renewed;
 use nanomc::cluster::net::secure::{ALPN, Identity};
 use nanomc::cluster::run::master::Handle;
@@ -103,7 +104,7 @@ impl Front {
     #[must_use]
     pub fn new(grpc: Grpc, handle: Handle, token: Token, tls: Option<Secured>, meter: Arc<Meter>) -> Self {
         let service = MasterServiceServer::new(grpc).max_decoding_message_size(MAX_MESSAGE);
-        let (calls, door) = (Arc::new(Semaphore::new(MAX_CALLS)), Arc::new(Door::new(MAX_CONNECTIONS)));
+        let (calls, door) = (Arc::new(Semaphore::new(MAX_CALLS)), Arc::new(Door::new(MAX_CONNECTIONS, most_files())));
         Self { service, handle, token, tls: tls.map(Arc::new), meter, calls, door }
     }
 

@@ -15,7 +15,7 @@ mod tests;
 pub use address::{Address, Listener};
 pub use link::Spans;
 pub use numbers::ByNumber;
-pub use sys::{Poller, Ready, Span, Timer, now_ms};
+pub use sys::{Poller, Ready, Span, Timer, most_files, now_ms};
 
 use super::types::{Millis, Peer};
 use super::wire::{Answer, Frame, Hello, Message};

@@ -310,7 +310,8 @@ impl<S: Storage> Agent<S> {
             Standing::Left => {}
             Standing::Out(asked) => {
                 // One that is stopped takes what it is told and answers nothing. Another one may lead, and wait for this node.
-                if now >= self.asked_since + self.config.master_ms / 4 {
+                let patience = (self.config.master_ms / 4).max(3 * self.config.resend_ms);
+                if now >= self.asked_since + patience {
                     self.leaders.next();
                     self.asked_since = now;
                 }

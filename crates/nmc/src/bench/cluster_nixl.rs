@@ -128,13 +128,13 @@ fn slice(bytes: &[u8]) -> Slice {
 
 fn put(client: &Cluster, key: &[u8], value: &[u8]) -> Result<(), Failure> {
     let slices = [slice(value)];
-    client.put(&[Item { key, slices: &slices }], &PutOptions::default())?.remove(0)?;
+    client.put(&[Item::new(key, &slices)], &PutOptions::default())?.remove(0)?;
     Ok(())
 }
 
 fn get(client: &Cluster, key: &[u8], to: &mut [u8]) -> Result<(), Failure> {
     let slices = [Slice { address: to.as_mut_ptr() as u64, bytes: to.len() as u64 }];
-    client.get(&[Item { key, slices: &slices }])?.remove(0).result?;
+    client.get(&[Item::new(key, &slices)])?.remove(0).result?;
     Ok(())
 }
 
