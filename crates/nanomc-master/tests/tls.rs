@@ -28,14 +28,14 @@ fn value(bytes: usize) -> Vec<u8> {
 }
 
 fn put(cluster: &Cluster, key: &str, bytes: &[u8]) -> Result<(), nmc_status_t> {
-    let item = Item { key: key.as_bytes(), slices: &[slice(bytes)] };
+    let item = Item { key: key.as_bytes(), slices: &[slice(bytes)], far: false };
     let put = cluster.put(&[item], &PutOptions::default()).unwrap().remove(0);
     put.map_err(|error| error.status)
 }
 
 fn try_read(cluster: &Cluster, key: &str, bytes: usize) -> Result<Vec<u8>, nmc_status_t> {
     let room = vec![0u8; bytes];
-    let got = cluster.get(&[Item { key: key.as_bytes(), slices: &[slice(&room)] }]).unwrap().remove(0);
+    let got = cluster.get(&[Item { key: key.as_bytes(), slices: &[slice(&room)], far: false }]).unwrap().remove(0);
     got.result.map_err(|error| error.status)?;
     assert_eq!(got.bytes, bytes as u64);
     Ok(room)
@@ -101,7 +101,7 @@ fn values_go_encrypted_between_those_who_have_certificates_and_to_nobody_else() 
         ..Config::default()
     };
     let reader = Cluster::open(config(&master.address)).unwrap();
-    let got = reader.get(&[Item { key: b"plain", slices: &[slice(&[0u8; 64])] }]).unwrap().remove(0);
+    let got = reader.get(&[Item { key: b"plain", slices: &[slice(&[0u8; 64])], far: false }]).unwrap().remove(0);
     assert_eq!(got.result.map_err(|error| error.status), Err(NMC_ERR_PERMISSION));
     drop(plain);
 

@@ -176,7 +176,7 @@ fn one_look_shows_segments_lookups_and_members_of_a_real_cluster() {
     let (_other, _other_store) = node(&master, "node-b");
     let value = [7u8; 1000];
     let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
-    let put = cluster.put(&[Item { key: b"k", slices: &slices }], &PutOptions::default()).unwrap();
+    let put = cluster.put(&[Item { key: b"k", slices: &slices, far: false }], &PutOptions::default()).unwrap();
     assert!(put.into_iter().all(|put| put.is_ok()));
     // Who has no node asks the master.
     let asks = client(&master);
