@@ -142,6 +142,27 @@ void batch(nmc_client_t* client) {
   }
 }
 
+// Memory that stays registered, as programs have it: nodes hear of it while the first values go by way of host memory.
+void registered(nmc_client_t* client, const std::string& where) {
+  constexpr size_t kBytes = (4 << 20) + 5;
+  OnDevice source(kBytes, client), target(kBytes + 64, client);
+  nmc_replicate_t there = NMC_REPLICATE_INIT;
+  const nmc_location_t place{slice(where), NMC_MEDIA_ANY, 0};
+  there.locations = &place, there.n_locations = 1;
+  for (uint64_t round = 0; round < 30; ++round) {
+    const std::string key = "registered/" + where, value = value_of(9000 + round, kBytes - round);
+    source.set(value);
+    const nmc_slice_t from = part(source.at, value.size());
+    REQUIRE(OK(nmc_client_put(client, slice(key), &from, 1, &there)));
+    const nmc_buffer_t to = room(target.at, kBytes + 64);
+    uint64_t size = 0;
+    REQUIRE(OK(nmc_client_get(client, slice(key), &to, 1, &size)));
+    REQUIRE(size == value.size() && target.get(0, size) == value && target.get(kBytes, 64) == std::string(64, '\xEE'));
+    REQUIRE(OK(nmc_client_remove(client, slice(key), 0)));
+    if (round < 10) sleep_ms(20);
+  }
+}
+
 // Calls that do not wait say so, and those of host memory beside them go on.
 void submitted(nmc_client_t* client) {
   OnDevice memory(1000);
@@ -345,6 +366,7 @@ int main(int argc, char** argv) {
     for (size_t bytes : {size_t{1}, size_t{1000}, size_t{65536}, (size_t{2} << 20) + 1, size_t{70} << 20}) one(client, "far/" + std::to_string(bytes), bytes);
     mixed(client);
     batch(client);
+    registered(client, "far");
     submitted(client);
     // On another thread, which has used no device so far.
     std::thread([&] {
@@ -394,6 +416,7 @@ int main(int argc, char** argv) {
   {
     OpenClient client(master.address());
     vram(client, on_device, reader, spoiled);
+    registered(client, "vram");
     node.kill9();  // of the two copies, that on the device is left
     REQUIRE(reader.ask(told("get", "vram/two", 8002, (size_t{5} << 20) + 3)) == "same");
   }
