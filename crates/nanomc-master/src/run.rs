@@ -41,7 +41,7 @@ pub fn run(options: Options) -> Result<(), Failure> {
 /// Who says that this master leads, and keeps what it must not forget.
 enum Keeper {
     File(State),
-    Etcd(Candidate),
+    Etcd(Box<Candidate>),
 }
 
 async fn serve(options: Options) -> Result<(), Failure> {
@@ -75,7 +75,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
         (Some(state), _) => Keeper::File(state),
         (None, Some(etcd)) => {
             let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
-            Keeper::Etcd(Candidate::new(etcd, advertised)?)
+            Keeper::Etcd(Box::new(Candidate::new(etcd, advertised)?))
         }
         (None, None) => return Err(Failure::new("there is neither a state directory nor etcd")),
     };

@@ -448,7 +448,10 @@ impl Running {
         };
         let with = device.map(|number| {
             let device = cuda::Device::open(i32::try_from(number).unwrap_or(-1))?;
-            device.with_current(|| Ok(step()))
+            device.with_current(|| {
+                step();
+                Ok(())
+            })
         });
         if !matches!(with, Some(Ok(()))) {
             step();
