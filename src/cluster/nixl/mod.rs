@@ -338,6 +338,8 @@ struct Running {
     active: Vec<Active>,
     retry: Option<Instant>,
     idle: u32,
+    /// A GPU whose memory was registered.
+    device: Option<Arc<cuda::Device>>,
 }
 
 impl Running {
@@ -356,6 +358,7 @@ impl Running {
             active: Vec::new(),
             retry: None,
             idle: 0,
+            device: None,
         }
     }
 
@@ -423,38 +426,33 @@ impl Running {
                 }
                 queue.commands.pop_front()
             };
-            self.step(command);
-            if self.retry.is_some_and(|at| at <= Instant::now()) {
-                self.make_or_retry();
-            }
+            self.on_device(|running| {
+                if let Some(command) = command {
+                    running.obey(command);
+                }
+                running.look();
+                if running.retry.is_some_and(|at| at <= Instant::now()) {
+                    running.make_or_retry();
+                }
+            });
         }
-        self.end_agent();
+        self.on_device(Self::end_agent);
         let moved = self.shared.moved.load(Relaxed);
         log::emit(log::INFO, || format!("cluster: NIXL has moved {moved} bytes from here"));
     }
 
-    /// Obeys, and looks how things go: with the context of a GPU, if some memory is a GPU's, without which NIXL takes that for the host's.
-    fn step(&mut self, command: Option<Command>) {
-        let device = match &command {
-            Some(Command::Register(_, _, Medium::Device(number), _)) => Some(*number),
-            _ => self.memory.values().find_map(|memory| memory.medium.device()),
-        };
-        let mut command = command;
-        let mut step = || {
-            if let Some(command) = command.take() {
-                self.obey(command);
+    /// With the context of a GPU, if some memory is a GPU's: without one NIXL takes that for the host's.
+    fn on_device(&mut self, body: impl FnOnce(&mut Self)) {
+        let Some(device) = self.device.clone() else { return body(self) };
+        let mut body = Some(body);
+        let _ = device.with_current(|| {
+            if let Some(body) = body.take() {
+                body(self);
             }
-            self.look();
-        };
-        let with = device.map(|number| {
-            let device = cuda::Device::open(i32::try_from(number).unwrap_or(-1))?;
-            device.with_current(|| {
-                step();
-                Ok(())
-            })
+            Ok(())
         });
-        if !matches!(with, Some(Ok(()))) {
-            step();
+        if let Some(body) = body {
+            body(self);
         }
     }
 
@@ -497,14 +495,19 @@ impl Running {
     }
 
     fn register(&mut self, number: u32, span: Span, medium: Medium) -> Result<()> {
-        if medium != Medium::Host {
+        if let Some(number) = medium.device() {
             check_environment_for_gpus(|name| std::env::var(name).ok())?;
+            self.device = Some(cuda::Device::open(i32::try_from(number).unwrap_or(-1))?);
         }
         if self.agent.is_none() {
             // Whether there is room for it is known by an agent alone.
             self.make()?;
         }
-        let registered = self.agent.as_ref().map(|agent| agent.register(span, medium)).transpose();
+        let register = || self.agent.as_ref().map(|agent| agent.register(span, medium)).transpose();
+        let registered = match &self.device {
+            Some(device) => device.with_current(register),
+            None => register(),
+        };
         let registered = registered.map_err(|error| match medium {
             Medium::Host => error,
             Medium::Device(_) => Error::new(error.status, format!("{}{UNSEEN}", error.message)),

@@ -140,9 +140,13 @@ impl StoreHeader {
 
     /// Master: this is the name of the disk from now on, see [`StoreHeader::disk`].
     pub fn name_disk(&self, name: u64) {
-        if self.disk.swap(name, Ordering::AcqRel) != name {
-            self.disk_changes.fetch_add(1, Ordering::Release);
+        if self.disk.load(Ordering::Relaxed) == name {
+            return;
         }
+        // Before and after: whoever dies in between has changed something, and who looks in between will see another change.
+        self.disk_changes.fetch_add(1, Ordering::AcqRel);
+        self.disk.store(name, Ordering::Release);
+        self.disk_changes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// How often the disk has come or gone. Whoever asks for it before the name of the disk will see it change if that is an earlier one.
