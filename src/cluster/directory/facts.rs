@@ -77,6 +77,9 @@ impl Leader {
             }
             return self.drop_unknown(id, fact);
         };
+        if gate == Gate::Dropped && !self.is_told(slot, space, fact) {
+            self.drop_unknown(id, fact)?;
+        }
         let at = self.objects.enter(space, fact.key.key())?;
         // One that was announced is here now.
         let segment = u8::try_from(fact.segment).unwrap_or(u8::MAX);
@@ -107,8 +110,8 @@ impl Leader {
             return Some(Gate::Dropped);
         }
         if replicas.iter().any(|held| held.put == fact.put && held.gate == Gate::Dropped && held.owner == slot) {
-            // Another place of what it is to drop.
-            return None;
+            // Another place of what it is to drop. It counts as that until the owner says that it is over: there may be a third.
+            return Some(Gate::Dropped);
         }
         if !fact.put.is_clustered() {
             return Some(Gate::Open);
@@ -118,6 +121,13 @@ impl Leader {
         }
         // Otherwise it has ended, and what a remove took of it was dropped before this was told; or nobody knows, and every byte is there.
         (!self.revoked.contains(fact.put)).then_some(Gate::Open)
+    }
+
+    /// Whether an owner that is to drop a put, wherever it has that, was told so.
+    fn is_told(&self, slot: u16, space: u32, fact: &Published) -> bool {
+        let at = self.objects.find(space, fact.key.key());
+        let told = |held: &Held| held.gate == Gate::Dropped && held.owner == slot && held.index == NO_INDEX;
+        at.is_some_and(|at| self.objects.replicas(at).iter().any(|held| held.put == fact.put && told(held)))
     }
 
     fn drop_unknown(&mut self, id: NodeId, fact: &Published) -> Result<()> {

@@ -1734,6 +1734,29 @@ fn a_drain_asks_one_node_for_a_copy() {
     assert_eq!((asked.len(), nodes.len()), (1, 1), "{asked:?}");
 }
 
+/// A value that is to be dropped moves to disk and back into memory before its owner hears of that.
+#[test]
+fn what_is_to_be_dropped_is_not_listed_in_its_third_place_either() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.local(0, 1, 1, 7);
+    let remove = rig.remove(1);
+    assert_eq!(rig.answer(remove), None);
+    let there = |index| published(index, 1, PutId::local(7));
+    rig.facts(0, vec![there(2), retired(1, 1)]);
+    rig.facts(0, vec![there(3), retired(2, 1)]);
+    assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+    // A copy of it would stay.
+    rig.report(1, Announce { key: key(), put: PutId::local(7), ticket: 1 });
+    let answers = rig.said.iter().filter_map(|(_, frame)| match &frame.message {
+        Message::Announced(announced) => Some(announced.status),
+        _ => None,
+    });
+    assert!(answers.clone().count() == 1 && answers.clone().all(|status| status != NMC_OK));
+    rig.apply(0);
+    rig.facts(0, vec![retired(3, 1)]);
+    assert_eq!(rig.status(remove), Some(NMC_OK));
+}
+
 /// Ends of a put that come while owners compare its checksum.
 #[test]
 fn everybody_who_ends_a_put_is_answered() {

@@ -11,6 +11,11 @@ use crate::cluster::wire::{Announce, Metadata, Replica};
 /// Copies under way.
 const MAX_COPIES: usize = 256;
 
+/// How much longer a copy with so many bytes may take: a second for a MiB.
+fn more_ms(bytes: u64) -> Millis {
+    bytes >> 10
+}
+
 /// A copy that is not published yet.
 #[derive(Debug)]
 pub(super) struct Copy {
@@ -46,6 +51,7 @@ impl<S: Storage> Agent<S> {
         from: Replica,
         metadata: &Metadata,
         retain: u32,
+        now: Millis,
         to: &mut Vec<Action>,
     ) {
         if self.standing != Standing::In || self.copies.len() >= MAX_COPIES {
@@ -60,8 +66,7 @@ impl<S: Storage> Agent<S> {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         to.push(Action::Fill { ticket, plan, key: key.clone(), from: from.clone() });
-        // It ends when its bytes are there or do not come any more.
-        let until = Millis::MAX;
+        let until = now + self.config.copy_ms + more_ms(from.length);
         self.copies.insert(ticket, Copy { key, from, plan, state: State::Filling, until });
     }
 
@@ -133,5 +138,16 @@ impl<S: Storage> Agent<S> {
         again.into_iter().for_each(|ticket| self.publish_copy(ticket));
         // Of one that may be published the store says in the end what became of it.
         self.cancel_copies(|copy| now >= copy.until && copy.state != State::Publishing);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_a_large_value_has_time_on_a_slow_network() {
+        // 100 Mbit/s, which a dozen of them share.
+        assert!(more_ms(90 << 20) > 12 * 7_500 && more_ms(1000) == 0);
     }
 }

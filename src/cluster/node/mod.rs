@@ -349,7 +349,7 @@ impl<S: Storage> Agent<S> {
             Event::Unsent(pin) => self.unsent(pin, now, to),
             Event::Closed(peer) => self.forget_coming(peer),
             Event::Keep(key, from) => self.keep(key, from, to),
-            Event::Described(key, from, metadata, retain) => self.described(key, from, &metadata, retain, to),
+            Event::Described(key, from, metadata, retain) => self.described(key, from, &metadata, retain, now, to),
             Event::Filled(ticket, whole) => self.filled(ticket, whole, now),
             Event::Renewed(number) => self.renewed(number, to),
             Event::Sync(ticket, patience) => {

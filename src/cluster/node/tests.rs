@@ -961,32 +961,6 @@ fn what_comes_from_the_disk_keeps_nobody_waiting_and_is_given_to_who_still_wants
     assert_eq!(serve(&mut rig), [(8, NMC_ERR_NOT_FOUND)]);
 }
 
-/// A copy whose bytes take longer than five seconds, and are all there then. Control: four.
-#[test]
-fn a_copy_of_a_large_value_takes_its_time() {
-    for seconds in [4, 6] {
-        let mut rig = Rig::joined(16);
-        let name = Name { node: NodeId(1), incarnation: 1, index: 1, epoch: 1 };
-        let (put, length, media) = (PutId::local(4), 1, Media::Ram);
-        let from = Replica { name, put, length, media, endpoint: String::new() };
-        rig.on(Event::Keep(key(), from.clone()));
-        rig.on(Event::Described(key(), from.clone(), Metadata(vec![1]), 0));
-        let mut told = Vec::new();
-        for _ in 0..2 * seconds {
-            rig.now += 500;
-            rig.on(Event::Tick);
-            told.extend(rig.acknowledge_all());
-            let (closed, next) = (vec![], 0);
-            rig.master(Ack { term: 5, incarnation: 9, next, facts: 0, sent_at: rig.now, closed, changed: 0 });
-        }
-        assert!(rig.agent.is_in());
-        rig.on(Event::Filled(1, true));
-        rig.on(Event::Tick);
-        told.extend(rig.acknowledge_all());
-        assert!(told.iter().any(|n| matches!(n, News::Announce(_))), "{seconds} s: {told:?}");
-    }
-}
-
 /// The master of the copier's store is away for six seconds when the leader has heard of the copy.
 #[test]
 fn a_copy_that_could_not_be_published_is_withdrawn() {

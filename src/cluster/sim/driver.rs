@@ -519,6 +519,16 @@ impl Sim {
         }
     }
 
+    /// A drain to where there is no room for it goes on for ever.
+    fn give_up_drains(&mut self) {
+        let masters = self.masters.len();
+        for (node, master) in (0..self.nodes.len()).flat_map(|node| (0..masters).map(move |master| (node, master))) {
+            let segment = format!("{}/ram", node_name(node));
+            let message: Message = crate::cluster::wire::Drain { segment, cancel: true }.into();
+            self.send(Addr::Client(0), Addr::Master(master), Frame::telling(message), None);
+        }
+    }
+
     /// No more calls and faults: everything heals, and after a while is compared.
     pub(super) fn come_to_rest(&mut self) {
         self.calm = true;
@@ -533,16 +543,14 @@ impl Sim {
                 process.paused_until = process.paused_until.min(now);
             }
         }
-        // A drain to where there is no room for it goes on for ever.
-        let masters = self.masters.len();
-        for (node, master) in (0..self.nodes.len()).flat_map(|node| (0..masters).map(move |master| (node, master))) {
-            let segment = format!("{}/ram", node_name(node));
-            let message: Message = crate::cluster::wire::Drain { segment, cancel: true }.into();
-            self.send(Addr::Client(0), Addr::Master(master), Frame::telling(message), None);
-        }
         // A name may be held for as long as its former holder may serve.
-        let end = self.now + if self.setup.sees_ends { 24_000 } else { 14_000 };
-        while self.now < end && self.checker.violations.is_empty() && self.step() {}
+        for pause in [if self.setup.sees_ends { 20_000 } else { 10_000 }, 4_000] {
+            // Once more, for one that comes late.
+            self.give_up_drains();
+            let end = self.now + pause;
+            while self.now < end && self.checker.violations.is_empty() && self.step() {}
+        }
+        let end = self.now;
         // A late double of a message may have begun a put that nobody knows of. Those are given up after half a minute.
         let end = end + 32_000;
         let puts = |sim: &Self| sim.masters.iter().any(|m| m.master.leads().is_some() && m.master.under_way()[0] > 0);
