@@ -471,11 +471,7 @@ impl Cluster {
         check_copies(options)?;
         let deadline = Deadline::after(self.config.patience);
         let call = |items: &[Item<'_>]| self.put_within(items, options, &deadline);
-        device::put(&self.device_calls(&deadline), items, call)
-    }
-
-    fn device_calls<'a>(&'a self, deadline: &'a Deadline) -> device::Calls<'a> {
-        device::Calls { cluster: self, copiers: &self.copiers, deadline }
+        device::put(&device::Calls { cluster: self, deadline: &deadline }, items, call)
     }
 
     /// Why a call does not go on, if it does not.
@@ -572,7 +568,8 @@ impl Cluster {
     /// Reads values into memory that holds them; says of each what came of it.
     pub fn get(&self, items: &[Item<'_>]) -> Result<Vec<Got>> {
         let deadline = Deadline::after(self.config.patience);
-        device::get(&self.device_calls(&deadline), items, |items| self.get_within(items, &deadline))
+        let call = |items: &[Item<'_>]| self.get_within(items, &deadline);
+        device::get(&device::Calls { cluster: self, deadline: &deadline }, items, call)
     }
 
     fn get_within(&self, items: &[Item<'_>], deadline: &Deadline) -> Result<Vec<Got>> {

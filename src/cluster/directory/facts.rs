@@ -104,11 +104,6 @@ impl Leader {
     fn gate(&self, slot: u16, space: u32, fact: &Published) -> Option<Gate> {
         let at = self.objects.find(space, fact.key.key());
         let replicas = at.map_or(&[][..], |at| self.objects.replicas(at));
-        let dropped = |held: &Held| held.gate == Gate::Dropped && held.owner == slot && held.index == NO_INDEX;
-        if replicas.iter().any(|held| held.put == fact.put && dropped(held)) {
-            // The owner is told already.
-            return Some(Gate::Dropped);
-        }
         if replicas.iter().any(|held| held.put == fact.put && held.gate == Gate::Dropped && held.owner == slot) {
             // Another place of what it is to drop. It counts as that until the owner says that it is over: there may be a third.
             return Some(Gate::Dropped);

@@ -1263,10 +1263,10 @@ fn a_copy_that_a_dead_node_may_have_does_not_keep_a_drain_waiting() {
     assert!(!asked.is_empty() && asked.iter().all(|(to, from)| (*to, *from) == (1, NodeId::of("n0"))), "{asked:?}");
 }
 
-#[test]
-fn what_is_evicted_of_more_copies_than_are_wanted_is_no_less_wanted() {
-    let mut rig = Rig::set_up(4, Config { re_replicate: 50, ..Config::default() });
-    (0..4).for_each(|n| rig.come(n));
+/// A value with a copy on the first two of so many nodes; what is lost of it is made again.
+fn two_copies(nodes: u64) -> (Rig, PutId) {
+    let mut rig = Rig::set_up(nodes, Config { re_replicate: 50, ..Config::default() });
+    (0..nodes).for_each(|n| rig.come(n));
     rig.now += 1;
     rig.on(Event::Tick);
     let put = rig.start(2).put;
@@ -1274,6 +1274,12 @@ fn what_is_evicted_of_more_copies_than_are_wanted_is_no_less_wanted() {
     rig.facts(1, vec![published(1, 1, put)]);
     let end = rig.end(put, vec![rig.done(0, 1, 1), rig.done(1, 1, 1)], &[]);
     assert_eq!(rig.status(end), Some(NMC_OK));
+    (rig, put)
+}
+
+#[test]
+fn what_is_evicted_of_more_copies_than_are_wanted_is_no_less_wanted() {
+    let (mut rig, put) = two_copies(4);
     // n1 is away, and a copy takes the place of what it had.
     rig.passes(12_000, &[0, 2, 3]);
     assert!(!rig.copies_asked().is_empty());
@@ -1773,18 +1779,10 @@ fn everybody_who_ends_a_put_is_answered() {
     }
 }
 
-/// What a node lost that is back with an empty store is asked for once: the copier drops that (64 others are under way).
+/// A node is back with an empty store, and whoever is asked for a copy of what it had makes none.
 #[test]
 fn a_copy_that_did_not_come_is_asked_for_again_after_a_restart() {
-    let mut rig = Rig::set_up(2, Config { re_replicate: 50, ..Config::default() });
-    (0..2).for_each(|n| rig.come(n));
-    rig.now += 1;
-    rig.on(Event::Tick);
-    let put = rig.start(2).put;
-    rig.facts(0, vec![published(1, 1, put)]);
-    rig.facts(1, vec![published(1, 1, put)]);
-    let end = rig.end(put, vec![rig.done(0, 1, 1), rig.done(1, 1, 1)], &[]);
-    assert_eq!(rig.status(end), Some(NMC_OK));
+    let (mut rig, _) = two_copies(2);
     // It is killed and started again within two seconds, with another store.
     rig.now += 2_000;
     rig.facts[1] = 0;

@@ -141,8 +141,6 @@ impl Staged {
 pub struct Calls<'a> {
     /// Who makes them.
     pub cluster: &'a Cluster,
-    /// Copies between devices and host memory.
-    pub copiers: &'a Copiers,
     /// How long they may take.
     pub deadline: &'a Deadline,
 }
@@ -252,7 +250,8 @@ pub fn put(
     items: &[Item<'_>],
     call: impl Fn(&[Item<'_>]) -> Result<Vec<Result<()>>>,
 ) -> Result<Vec<Result<()>>> {
-    let before = |one: &Staged, item: &Item<'_>| one.copy(calls.copiers, item, item.bytes()?, Ordinary::Destination);
+    let before =
+        |one: &Staged, item: &Item<'_>| one.copy(&calls.cluster.copiers, item, item.bytes()?, Ordinary::Destination);
     let status = |result: &Result<()>| result.as_ref().err().map(|error| error.status);
     Ways { calls, call: &call, before: &before, after: &|_, _, _| {}, refused: Err, status }.all(items)
 }
@@ -261,7 +260,7 @@ pub fn put(
 pub fn get(calls: &Calls<'_>, items: &[Item<'_>], call: impl Fn(&[Item<'_>]) -> Result<Vec<Got>>) -> Result<Vec<Got>> {
     let after = |one: &Staged, item: &Item<'_>, got: &mut Got| {
         if got.result.is_ok() {
-            got.result = one.copy(calls.copiers, item, got.bytes, Ordinary::Source);
+            got.result = one.copy(&calls.cluster.copiers, item, got.bytes, Ordinary::Source);
         }
     };
     let refused = |error| Got::of(Err(error));

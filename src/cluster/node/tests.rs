@@ -976,15 +976,8 @@ fn a_copy_that_could_not_be_published_is_withdrawn() {
         assert!(told.iter().any(|n| matches!(n, News::Announce(_))));
         rig.agent.storage_mut().away = fails;
         rig.master(Announced { term: 5, incarnation: 9, ticket: 1, status: NMC_OK });
-        for _ in 0..12 {
-            rig.now += 500;
-            rig.on(Event::Tick);
-            told.extend(rig.acknowledge_all());
-            let (closed, next) = (vec![], 0);
-            rig.master(Ack { term: 5, incarnation: 9, next, facts: 0, sent_at: rig.now, closed, changed: 0 });
-        }
-        rig.agent.storage_mut().away = false;
-        for _ in 0..60 {
+        for tick in 0..72 {
+            rig.agent.storage_mut().away = fails && tick < 12;
             rig.now += 500;
             rig.on(Event::Tick);
             told.extend(rig.acknowledge_all());
