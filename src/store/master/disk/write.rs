@@ -96,7 +96,7 @@ impl Master {
             Scope::Ahead => self.ahead_in(u32::try_from(id).unwrap_or(0)).min(admission.bytes),
             Scope::All => 0,
         });
-        let ranks = map.params().world_size;
+        let (ranks, has_goals) = (map.params().world_size, goals_in.iter().any(|goal| *goal > 0));
         while out.len() - from < most && bytes > 0 && looked < MOST_LOOKED_AT && (looked == 0 || !wanted()) {
             let mut is_next = true;
             let index = match scope {
@@ -124,7 +124,7 @@ impl Master {
                     let (goal, objects) = (self.ahead(walk.rank).min(most), admission.objects);
                     let list = rank.queues.nth(walk.queue);
                     is_next = walk.pages < goal && walk.objects < objects;
-                    let in_some = goals_in.iter().zip(&passed_in).any(|(goal, passed)| passed < goal);
+                    let in_some = has_goals && goals_in.iter().zip(&passed_in).any(|(goal, passed)| passed < goal);
                     let Some(list) = list.filter(|_| is_next || in_some) else {
                         walk = Walk { rank: walk.rank + 1, before: walk.before, ..Walk::default() };
                         continue;
