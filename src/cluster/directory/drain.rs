@@ -128,7 +128,11 @@ impl Leader {
     fn drain_step(&mut self, job: &mut Job, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         job.asked.retain(|asked| now < asked.until);
         for _ in 0..STEP {
-            let Some(node) = self.node(job.node).filter(|node| node.complete) else { return Ok(()) };
+            let Some(node) = self.node(job.node).filter(|node| node.complete && !node.telling) else {
+                // What it has may turn up where it was looked at already.
+                (job.at, job.left) = (0, 0);
+                return Ok(());
+            };
             if job.at == 0 {
                 let is_closed = |s: &Seg| s.info.number == job.segment && s.closed.is_some_and(|to| node.facts >= to);
                 job.closed = node.segments.iter().any(is_closed);
@@ -184,7 +188,8 @@ impl Leader {
                 let segment = node.segments.iter().find(|s| s.info.number == u32::from(other.segment));
                 segment.is_none_or(|segment| !segment.draining) && !goes_with_memory(node, other.segment)
             };
-            other.gate == Gate::Open && counts_on(other).is_some_and(stays)
+            // What one has that is telling may be over.
+            other.gate == Gate::Open && counts_on(other).is_some_and(|node| !node.telling && stays(node))
         };
         if ends && all.iter().any(elsewhere) {
             return Ok(None);

@@ -41,8 +41,12 @@ impl Leader {
         range.live.iter().try_for_each(|published| self.published(id, published))
     }
 
-    /// All ranges were told.
+    /// All ranges were told: what is over is so everywhere.
     pub(super) fn end_ranges(&mut self, id: NodeId) -> Result<()> {
+        if let Some(node) = self.node_mut(id) {
+            node.telling = false;
+        }
+        self.lift_moved(id);
         while let Some((index, epoch)) = self.node_mut(id).and_then(|node| node.unlisted.pop()) {
             self.retired(id, index, epoch)?;
         }
@@ -56,7 +60,7 @@ impl Leader {
         if node.table.epoch(fact.index) >= fact.epoch {
             return Ok(());
         }
-        let before = node.table.live(fact.index);
+        let before = node.table.live(fact.index).map(|at| (at, node.table.epoch(fact.index)));
         let space = match self.spaces.enter(fact.key.space(), |space| self.objects.has_any_of(space)) {
             Ok(space) => Some(space),
             // Nobody could find it, nor remove it. What the owner has besides is told all the same.
@@ -67,8 +71,8 @@ impl Leader {
             Err(error) => return Err(error),
         };
         let gate = space.and_then(|space| Some((space, self.gate(slot, space, fact)?)));
-        if let Some(at) = before {
-            self.lift(slot, fact.index, at);
+        if let Some((at, epoch)) = before {
+            self.over(id, at, (fact.index, epoch));
         }
         let Some((space, gate)) = gate else {
             // Its put was given up, or what it put was removed: the owner has to drop it.
@@ -133,29 +137,47 @@ impl Leader {
     }
 
     pub(super) fn retired(&mut self, id: NodeId, index: u32, epoch: u64) -> Result<()> {
-        let Some(slot) = self.members.get(&id).copied() else { return Ok(()) };
         let Some(node) = self.node_mut(id) else { return Ok(()) };
         node.table.room(index)?;
         if node.table.epoch(index) > epoch {
             return Ok(());
         }
-        let before = node.table.live(index);
+        let before = node.table.live(index).map(|at| (at, node.table.epoch(index)));
         node.table.set_dead(index, epoch);
-        if let Some(at) = before {
-            self.lift(slot, index, at);
+        if let Some((at, epoch)) = before {
+            self.over(id, at, (index, epoch));
         }
         Ok(())
     }
 
-    /// Takes what an owner had at an index out of its object.
-    pub(super) fn lift(&mut self, slot: u16, index: u32, at: At) {
-        let held = self.objects.replicas(at).iter().find(|held| (held.owner, held.index) == (slot, index)).copied();
+    /// What was at an index is there no more. While its owner tells all that it has, it stays listed: it may have moved to where no range has told of yet, and
+    /// the owner gives it by its key wherever it is.
+    fn over(&mut self, id: NodeId, at: At, name: (u32, u64)) {
+        let Some(slot) = self.members.get(&id).copied() else { return };
+        let telling = self.node_mut(id).filter(|node| node.telling);
+        if !telling.is_some_and(|node| memory::push(&mut node.moved, (at, name)).is_ok()) {
+            self.lift(slot, at, name);
+        }
+    }
+
+    /// Nothing that a node has moved will turn up elsewhere any more.
+    pub(super) fn lift_moved(&mut self, id: NodeId) {
+        let Some(slot) = self.members.get(&id).copied() else { return };
+        while let Some((at, name)) = self.node_mut(id).and_then(|node| node.moved.pop()) {
+            self.lift(slot, at, name);
+        }
+    }
+
+    /// Takes what an owner had at an index with an epoch out of its object.
+    pub(super) fn lift(&mut self, slot: u16, at: At, (index, epoch): (u32, u64)) {
+        let is_it = |held: &Held| (held.owner, held.index, held.epoch) == (slot, index, epoch);
+        let held = self.objects.replicas(at).iter().find(|held| is_it(held)).copied();
         if let Some(held) = held {
             let listed = |slot: u16| self.owners.get(usize::from(slot)).is_some_and(|owner| owner.listed().is_some());
             let (before, there) =
                 (self.objects.owners_of(at, held.put), self.objects.owners_among(at, held.put, listed));
             self.goes_at(at, held.put);
-            self.objects.forget(at, slot, index, held.put);
+            self.objects.forget(at, is_it);
             // What its owner gives up is not to be made again elsewhere, unless it was one too many; what is lost with a former store is.
             let gives_up = self.owners.get(usize::from(slot)).is_some_and(|owner| owner.node().is_some());
             let wanted = self.objects.wanted(at);
@@ -222,7 +244,7 @@ impl Leader {
     fn unannounce(&mut self, id: NodeId, key: &ObjectKey, put: PutId) {
         let Some(slot) = self.members.get(&id).copied() else { return };
         if let Some(at) = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key())) {
-            self.objects.forget(at, slot, NO_INDEX, put);
+            self.objects.forget(at, |held| (held.owner, held.index, held.put) == (slot, NO_INDEX, put));
             self.goes(key, put);
         }
     }

@@ -256,6 +256,9 @@ impl Leader {
             true => Some(self.slot(Owner::Nobody)?),
             false => None,
         };
+        if new_slot.is_some() {
+            self.lift_moved(id);
+        }
         let Some(node) = self.node_mut(id) else { return Ok(()) };
         memory::reserve(&mut node.past, 1)?;
         if node.tier != 0 && node.tier != join.tier {

@@ -4,7 +4,7 @@
 
 use super::again::{ROUND_MS, ROUNDS, Replaced};
 use super::log::Entry;
-use super::objects::Gate;
+use super::objects::{At, Gate};
 use super::table::Table;
 use super::{Action, Ask, Change, Leader, Member, Recording};
 use crate::base::error::Result;
@@ -86,6 +86,8 @@ pub struct Node {
     pub telling: bool,
     /// What was known and no range has told of, by index and epoch.
     pub unlisted: Vec<(u32, u64)>,
+    /// What is over at its index and epoch since it began to tell.
+    pub moved: Vec<(At, (u32, u64))>,
     /// Its store never was in a cluster, and does not know yet that this leader counts with it.
     pub blank: bool,
     /// The report that comes next.
@@ -263,6 +265,7 @@ impl Leader {
             complete: false,
             telling: false,
             unlisted: Vec::new(),
+            moved: Vec::new(),
             blank: false,
             next: 1,
             facts: 0,
@@ -378,7 +381,7 @@ impl Leader {
                 self.end_ranges(id)?;
                 let Some(node) = self.node_mut(id) else { return Ok(()) };
                 node.facts = node.facts.max(end.facts);
-                (node.complete, node.telling) = (true, false);
+                node.complete = true;
                 if node.state == State::Reporting {
                     node.state = State::Active;
                 }
@@ -535,6 +538,7 @@ impl Leader {
     /// A member is forgotten, with all that it had. If it ever comes back it drops that.
     pub(super) fn forget_member(&mut self, id: NodeId, to: &mut Vec<Action>) {
         self.withdraw_all(id);
+        self.lift_moved(id);
         // Whatever position it comes back with, it is behind this one.
         self.log.skip();
         let head = self.log.head();
@@ -584,6 +588,7 @@ impl Leader {
                 budget -= 1;
                 let (mut short, mut is_over) = (former.short, true);
                 let last = former.rounds >= ROUNDS;
+                let epoch = former.table.epoch(index);
                 if let Some(at) = former.table.live(index) {
                     let replaced = match self.config.re_replicate {
                         0 => Replaced::Enough,
@@ -592,13 +597,13 @@ impl Leader {
                     match replaced {
                         Replaced::Later => break,
                         Replaced::Asked if !last => (short, is_over) = (true, false),
-                        Replaced::Asked | Replaced::Enough => self.lift(owner, index, at),
+                        Replaced::Asked | Replaced::Enough => self.lift(owner, at, (index, epoch)),
                     }
                 }
                 if let Owner::Former(former) = &mut self.owners[slot] {
                     (former.cleared, former.short) = (Some(u64::from(index) + 1), short);
                     if is_over {
-                        former.table.set_dead(index, former.table.epoch(index));
+                        former.table.set_dead(index, epoch);
                     }
                 }
             }

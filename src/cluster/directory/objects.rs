@@ -261,11 +261,11 @@ impl Objects {
         Ok(taken)
     }
 
-    /// Takes away one replica, of which nobody needs to know what it was.
-    pub fn forget(&mut self, at: At, owner: u16, index: u32, put: PutId) {
+    /// Takes away replicas of which nobody needs to know what they were.
+    pub fn forget(&mut self, at: At, gone: impl Fn(&Held) -> bool) {
         let Some(shard) = self.shards.get_mut(at.shard()) else { return };
         let Some(object) = shard.objects.get_mut(at.slot()) else { return };
-        object.replicas.retain(|held| (held.owner, held.index, held.put) != (owner, index, put));
+        object.replicas.retain(|held| !gone(held));
         if object.replicas.is_empty() {
             self.remove(at);
         }
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(all.len(), keys.len());
         for key in &keys {
             let at = objects.find(0, key).unwrap();
-            objects.forget(at, 1, 1, PutId(1));
+            objects.forget(at, |held| held.index == 1);
         }
         // They cost time, so they count.
         assert!(objects.from(0).eq(all.iter().copied()));
@@ -496,9 +496,9 @@ mod tests {
         let at = objects.enter(0, b"k").unwrap();
         objects.add(at, held(1, 1)).unwrap();
         objects.tidy(at);
-        objects.forget(at, 1, 2, PutId(1));
+        objects.forget(at, |held| held.index == 2);
         assert_eq!(objects.len(), 1);
-        objects.forget(at, 1, 1, PutId(1));
+        objects.forget(at, |held| held.index == 1);
         assert_eq!(objects.len(), 0);
     }
 }

@@ -795,6 +795,66 @@ fn a_member_that_tells_once_more_what_it_has_is_told_the_key_and_keeps_what_it_h
 }
 
 #[test]
+fn what_moves_while_its_owner_tells_what_it_has_is_found_all_the_time() {
+    let other = |index, epoch| Published {
+        index,
+        epoch,
+        key: ObjectKey::new(b"s", b"other").unwrap(),
+        put: PutId(9),
+        length: 1,
+        segment: 0,
+    };
+    // The fact of its new place was overwritten, and that place comes in a later range. Of the old one it is told that it is over, or that something else is there.
+    let over: [Fact; 2] = [retired(1, 1), other(1, 2).into()];
+    for fact in over {
+        let begun = |fact: &Fact| {
+            let mut rig = Rig::with_nodes(2, false);
+            rig.local(0, 1, 1, 7);
+            rig.report(0, Range { from: 8, to: 16, live: vec![] });
+            rig.facts(0, vec![fact.clone()]);
+            assert_eq!((rig.found().status, rig.found().replicas.len()), (NMC_OK, 1), "{fact:?}");
+            rig
+        };
+        let mut rig = begun(&fact);
+        let moved = Published { index: 3, epoch: 4, key: key(), put: PutId(7), length: 1, segment: 0 };
+        rig.report(0, Range { from: 2, to: 8, live: vec![moved] });
+        rig.report(0, SnapshotEnd { facts: 2 });
+        let found = rig.found();
+        assert_eq!((found.replicas.len(), found.replicas[0].name.index, found.replicas[0].name.epoch), (1, 3, 4));
+        // It has the same header once more, and with its end nothing is left.
+        rig.report(0, Range { from: 8, to: 16, live: vec![] });
+        rig.facts(0, vec![published(1, 5, PutId(7)), retired(3, 4), retired(1, 5), published(1, 6, PutId(7))]);
+        rig.report(0, SnapshotEnd { facts: 6 });
+        let found = rig.found();
+        assert_eq!((found.replicas.len(), found.replicas[0].name.index, found.replicas[0].name.epoch), (1, 1, 6));
+        rig.facts(0, vec![retired(1, 6)]);
+        assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+
+        // It has not moved: with the end of the telling that is known.
+        let mut rig = begun(&fact);
+        rig.report(0, SnapshotEnd { facts: 2 });
+        assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND, "{fact:?}");
+
+        // What is removed meanwhile is not found where it turns up.
+        let mut rig = begun(&fact);
+        rig.remove(1);
+        rig.facts(0, vec![published(3, 4, PutId(7))]);
+        assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND, "{fact:?}");
+
+        // Nor is anything left of a node that ends in the middle of it, or comes back with another store.
+        let mut rig = begun(&fact);
+        rig.passes(11_000, &[1]);
+        assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND, "{fact:?}");
+        let mut rig = begun(&fact);
+        rig.join(0, 20, 22, None);
+        rig.apply(0);
+        rig.report(0, SnapshotEnd { facts: 0 });
+        rig.passes(1000, &[0, 1]);
+        assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND, "{fact:?}");
+    }
+}
+
+#[test]
 fn a_store_that_never_was_in_the_cluster_has_nothing_to_drop() {
     let mut rig = Rig::with_nodes(2, false);
     rig.local(0, 1, 1, 7);
