@@ -135,6 +135,13 @@ def test_a_program_without_this_library_drives_the_whole_life_of_an_object(maste
             assert node.get(b"summed", None) == (b"123456789" if expected == OK else None)
             assert stub.Remove(pb.RemoveRequest(key=b"summed"), timeout=20).status_code == (OK if expected == OK else NOT_FOUND)
 
+        # One that is given up while its owner holds it back: its key is free at once.
+        begun = stub.PutStart(pb.PutStartRequest(key=b"summed", value_length=9), timeout=20)
+        assert owner.put(begun, begun.replica_list[0].handles[0], b"summed", b"123456789", hold=True)[0] == OK
+        assert stub.PutRevoke(pb.PutRevokeRequest(key=b"summed", put_id=begun.put_id), timeout=20).status_code == OK
+        node.put(b"summed", b"another")
+        assert node.get(b"summed", None) == b"another"
+
         # A put that is given up, and one that ends without an owner.
         begun = stub.PutStart(pb.PutStartRequest(key=b"given/up", value_length=3), timeout=20)
         assert owner.put(begun, begun.replica_list[0].handles[0], b"given/up", b"abc")[0] == OK

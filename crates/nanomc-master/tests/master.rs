@@ -6,6 +6,7 @@ mod common;
 
 use common::{Certificates, Node, PATIENCE, Running, eventually, output, remove_from_who_is_away};
 use nanomc::cluster::types::{ObjectKey, PutId, counted, incarnation_of};
+use nanomc::cluster::wire::{Applied, DropEntry, Dropped, Message};
 use nanomc_master::proto::v1::{self, ping_response::MemberState, replica_info::ReplicaStatus};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -326,8 +327,16 @@ async fn batches_answer_each_in_order() {
 
     let revoke = v1::PutRevokeRequest { key: b"k1".to_vec(), put_id: begun[1].put_id, ..Default::default() };
     let request = v1::BatchPutRevokeRequest { puts: vec![revoke.clone(), revoke] };
-    let revoked = client.batch_put_revoke(request).await.unwrap().into_inner().answers;
-    assert_eq!(revoked.iter().map(|answer| answer.status_code).collect::<Vec<_>>(), [NOT_FOUND, STALE]);
+    let mut other = client.clone();
+    let revoking = tokio::spawn(async move { other.batch_put_revoke(request).await.unwrap().into_inner().answers });
+    // Nobody knows whether the owner has begun to take it: it has to say that it will not.
+    let drops = node.drops();
+    assert!(
+        matches!(&drops.entries[..], [DropEntry { what: Dropped::Replica(of), .. }] if of.put.0 == begun[1].put_id)
+    );
+    node.report(Applied { position: drops.through });
+    let revoked = revoking.await.unwrap();
+    assert_eq!(revoked.iter().map(|answer| answer.status_code).collect::<Vec<_>>(), [OK, STALE]);
     let request = v1::BatchExistsRequest { keys: vec![b"k".to_vec(); 4097], ..Default::default() };
     assert_eq!(client.batch_exists(request).await.unwrap_err().code(), Code::OutOfRange);
 }
@@ -361,7 +370,7 @@ async fn segments_are_mounted_and_unmounted_by_their_node_alone() {
         segments.segments.iter().map(|segment| (segment.segment_name.as_str(), segment.media())).collect();
     assert_eq!(names, [("n1/ram", v1::MediaType::Ram), ("more", v1::MediaType::Vram)]);
     // The node is told things where it was told before.
-    assert!(matches!(node.ping(), nanomc::cluster::wire::Message::Ack(_)));
+    assert!(matches!(node.ping(), Message::Ack(_)));
     let unmount = v1::UnmountSegmentRequest { segment_name: "more".into(), node_name: "n2".into(), secret: 77 };
     assert_eq!(client.unmount_segment(unmount.clone()).await.unwrap().into_inner().status_code, STALE);
     let unmount = v1::UnmountSegmentRequest { node_name: "n1".into(), ..unmount };
@@ -371,7 +380,7 @@ async fn segments_are_mounted_and_unmounted_by_their_node_alone() {
     assert_eq!(client.drain(drain.clone()).await.unwrap().into_inner().status_code, IN_PROGRESS);
     for _ in 0..2 {
         // It hears of it, and says that it is done.
-        assert!(matches!(node.ping(), nanomc::cluster::wire::Message::Ack(ack) if ack.closed == [3]));
+        assert!(matches!(node.ping(), Message::Ack(ack) if ack.closed == [3]));
     }
     eventually("it is empty", || {
         let (mut client, drain) = (client.clone(), drain.clone());

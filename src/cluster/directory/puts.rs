@@ -1,7 +1,7 @@
 //! Puts: a master lets one begin, which gives it an id and places; owners' facts arrive behind a closed gate; the end opens
 //! it. What has not ended in time, or was given up, is dropped by its owners.
 
-use super::members::{Node, State};
+use super::members::{Node, Owner, State};
 use super::objects::{Gate, Held};
 use super::placement::{self, Candidate};
 use super::{Action, Ask, Leader};
@@ -20,6 +20,8 @@ const MOST_ASKS: usize = 8;
 #[derive(Debug)]
 pub struct Pending {
     key: ObjectKey,
+    /// Who may have been asked to take it.
+    places: Vec<NodeId>,
     end: Option<End>,
     /// When a part of it was begun last, if it is in parts: its time begins anew with each.
     pub(super) touched: Millis,
@@ -164,6 +166,7 @@ impl Leader {
             })
         };
         let places = memory::collect(chosen.iter().filter_map(place))?;
+        let nodes = memory::collect(places.iter().map(|place| place.node))?;
         let counted = if part.is_some() { copies as usize } else { 0 };
         let goes_to = chosen.iter().take(counted).map(|at| (candidates[*at].node, candidates[*at].segment));
         let goes_to: Vec<(u16, u32)> = memory::collect(goes_to)?;
@@ -183,7 +186,7 @@ impl Leader {
         }
         memory::reserve_queue(&mut self.put_ends, 1)?;
         self.put_ends.push_back((now + self.config.put_ms, put));
-        self.puts.insert(put, Pending { key: start.key, end: None, touched: now });
+        self.puts.insert(put, Pending { key: start.key, places: nodes, end: None, touched: now });
         let (status, term) = (NMC_OK, self.term);
         to.push(ask.answer(PutPlaces { status, term, put, copies, places }));
         Ok(())
@@ -444,8 +447,12 @@ impl Leader {
                     end.answer(&Answer::new(self.term, NMC_ERR_STALE, "the put was given up"), to);
                 }
                 let call = self.begin_call(ask, true, 0);
-                let revoked = self.revoke(revoke.put, call);
-                self.puts.remove(&revoke.put);
+                let mut revoked = self.revoke(revoke.put, call);
+                if let Some(Pending { key, places, .. }) = self.puts.remove(&revoke.put)
+                    && ask.request != 0
+                {
+                    revoked = revoked.and_then(|()| self.let_go(&key, revoke.put, &places, call));
+                }
                 self.go_on(call, revoked, now, to)
             }
             _ => {
@@ -462,6 +469,20 @@ impl Leader {
         self.revoked.enter(put)?;
         self.goes(&key, put);
         self.take_replicas(&key, |held| held.put == put, call)
+    }
+
+    /// Owners that hold a put back, or are about to take it, have told nothing of it: whoever waits until nothing is left of it waits for them too.
+    fn let_go(&mut self, key: &ObjectKey, put: PutId, places: &[NodeId], call: u64) -> Result<()> {
+        let at = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
+        let told = at.map_or(&[][..], |at| self.objects.replicas(at)).iter().filter(|held| held.put == put);
+        let told: Vec<u16> = memory::collect(told.map(|held| held.owner))?;
+        for id in places {
+            let Some(slot) = self.members.get(id).filter(|slot| !told.contains(slot)) else { continue };
+            let Some(node) = self.owners.get(usize::from(*slot)).and_then(Owner::node) else { continue };
+            let what = DropReplica { incarnation: node.incarnation, index: NO_INDEX, epoch: 0, key: key.copy()?, put };
+            self.append(what.into(), &[*id], call)?;
+        }
+        Ok(())
     }
 
     /// Forgets puts that have not ended in time.

@@ -116,6 +116,11 @@ impl<S: Storage> Agent<S> {
             // The room for it is what a set takes anyway, for which nobody can be refused.
             let _ = self.revoked.enter(put);
         }
+        // Nobody will compare what is held back of it: its key is free.
+        if let Some(Taken { state: State::Held, plan, .. }) = self.taken.get(&put) {
+            self.storage.abandon(*plan);
+            self.taken.remove(&put);
+        }
     }
 
     fn open(&mut self, put: &Put) -> Result<Plan> {

@@ -4,12 +4,12 @@ use super::storage::{Offer, Storage, Wanted};
 use super::stream::Stream;
 use super::{Action, Agent, Config, Event, Plan};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
-    NMC_ERR_UNSUPPORTED, NMC_OK,
+    NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
+    NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
 };
 use crate::cluster::directory::TIER;
 use crate::cluster::sim::{Directory, Store};
-use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Peer, Position, PutId};
+use crate::cluster::types::{Media, Millis, NO_INDEX, Name, NodeId, ObjectKey, Peer, Position, PutId};
 use crate::cluster::wire::*;
 
 const CLIENT: Peer = Peer(7);
@@ -825,6 +825,19 @@ fn what_is_held_back_is_published_when_its_checksum_is_right_and_never_else() {
         rig.master(Verify { crc: !crc, ..verify });
         assert!(said(&rig).is_some_and(|(status, published)| status != NMC_OK && !published));
     }
+    // What is given up meanwhile is gone at once: its key can be put again.
+    let mut rig = Rig::joined(64);
+    let held = Put { hold: true, ..put(5, position(0)) };
+    rig.ask(1, held.clone());
+    rig.on(Event::Received(held.put, true));
+    let again = Put { put: PutId::clustered(5, 77), ..held.clone() };
+    assert_eq!(rig.put_status(2, again.clone()), Some(NMC_ERR_EXISTS), "the key is taken as long as that is held back");
+    let replica = DropReplica { incarnation: 9, index: NO_INDEX, epoch: 0, key: key(), put: held.put };
+    rig.drops(position(0), position(1), vec![replica.into()]);
+    assert_eq!(rig.put_status(3, again), None);
+    rig.actions.clear();
+    rig.master(Verify { term: 5, incarnation: 9, put: held.put, crc: 0 });
+    assert!(said(&rig).is_some_and(|(status, published)| status != NMC_OK && !published));
     // What was not held back cannot be compared.
     let mut rig = Rig::joined(64);
     let plain = put(5, position(0));
