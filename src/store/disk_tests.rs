@@ -11,6 +11,7 @@ use super::backing::{
 use super::config::{Config, Policy};
 use super::copy::{Pieces, Slice};
 use super::disk::{DiskAccess, DiskMap, DiskSeat};
+use super::evict::Retain;
 use super::master::{DiskContent, Keep, Master, OnDisk, Scope, Stored, ToWrite};
 use super::read::{Look, Presence, Sums};
 use super::strays::world;
@@ -56,6 +57,7 @@ struct Disk {
     marks: Mutex<Vec<Mark>>,
     settled: AtomicU64,
     fails: AtomicU64,
+    wakes: AtomicU64,
     slot: Mutex<Weak<MasterSlot>>,
     map: Mutex<Option<Arc<DiskMap>>>,
     this: Mutex<Weak<Disk>>,
@@ -144,7 +146,9 @@ impl DiskOwner for Disk {
         (self.fails.load(SeqCst) > 0).then(|| Error::new(NMC_ERR_IO, "the disk refuses"))
     }
 
-    fn wake(&self) {}
+    fn wake(&self) {
+        self.wakes.fetch_add(1, SeqCst);
+    }
 
     fn grant(&self) -> Result<DiskGrant> {
         Err(Error::new(NMC_ERR_UNSUPPORTED, "none"))
@@ -191,7 +195,11 @@ impl Bed {
     }
 
     fn of(config: &Config) -> Self {
-        let store = Store::embedded(&world(), config).unwrap();
+        Self::in_world(&world(), config)
+    }
+
+    fn in_world(world: &crate::world::Config, config: &Config) -> Self {
+        let store = Store::embedded(world, config).unwrap();
         let host = store.host().unwrap();
         let disk = Arc::new(Disk::default());
         *disk.this.lock() = Arc::downgrade(&disk);
@@ -464,6 +472,104 @@ fn what_is_evicted_is_not_marked_and_what_is_clean_goes_first() {
     let counts = bed.with(|master| Ok(master.disk_counts().unwrap()));
     assert_eq!((counts.evicted_clean, counts.evicted_dirty), (5, 5));
     assert_eq!(bed.marks(), []);
+}
+
+/// A store that is full, with a disk that writes at once what it is woken for. Gives how often it was, and at how many objects it looked.
+fn under_pressure(policy: Policy, puts: u32, seed: u64) -> (u64, usize) {
+    let world = crate::world::Config { heap_bytes: 1 << 21, ..world() };
+    let bed = Bed::in_world(&world, &Config { policy, max_objects: Some(2048), ..config() });
+    bed.attach_to(map(1 << 16), &[(b"", DEFAULT)], &[]).unwrap();
+    let (mut chance, mut bucket, mut looks) = (crate::alloc::model::Random(seed), 10, 0);
+    for n in 0..puts {
+        let keep = Keep { priority: 1 + u32::from(chance.below(64) == 0), ..Keep::DEFAULT };
+        let options = PutOptions { rank: Some(0), keep, ..PutOptions::DEFAULT };
+        put_with(&bed.store, &n.to_le_bytes(), &vec![7; 1 + chance.below(3) as usize * 4096], &options).unwrap();
+        if chance.below(4) == 0 {
+            get(&bed.store, &n.saturating_sub(chance.below(300)).to_le_bytes());
+        }
+        // At times all that is there is on disk, and nobody need look for a while.
+        let scope = if chance.below(600) == 0 { Scope::All } else { Scope::Ahead };
+        let woken = bed.disk.wakes.swap(0, SeqCst) > 0 || scope == Scope::All;
+        let mut more = woken;
+        while more {
+            let mut items = Vec::new();
+            let looked;
+            (more, looked) = bed.with(|master| {
+                master.look_around();
+                master.next_to_write(scope, (64, u64::MAX), &|| false, &mut items)
+            });
+            bucket += 1;
+            looks += if scope == Scope::Ahead { looked } else { 0 };
+            bed.write(&items, bucket);
+        }
+    }
+    let counts = bed.with(|master| Ok(master.disk_counts().unwrap()));
+    assert!(counts.evicted_clean > u64::from(puts) / 2, "{counts:?}");
+    (counts.evicted_dirty, looks)
+}
+
+#[test]
+fn what_is_written_ahead_is_on_disk_when_it_is_evicted() {
+    for policy in [Policy::Fifo, Policy::Lru, Policy::S3Fifo] {
+        for seed in 0..3 {
+            let (dirty, looks) = under_pressure(policy, 5000, seed);
+            assert_eq!(dirty, 0, "{policy:?} {seed}");
+            assert!(looks < 20 * 5000, "{policy:?} {seed}: {looks} objects were looked at");
+        }
+    }
+}
+
+#[test]
+fn nobody_looks_for_what_is_to_be_written_while_all_in_front_is_on_disk() {
+    let world = crate::world::Config { heap_bytes: 4 << 20, ..world() };
+    let bed = Bed::in_world(&world, &Config { max_objects: Some(2048), ..config() });
+    bed.attach_to(map(1 << 16), &[(b"", DEFAULT)], &[]).unwrap();
+    let options = PutOptions { rank: Some(0), ..PutOptions::DEFAULT };
+    let put = |n: u32| put_with(&bed.store, &n.to_le_bytes(), b"v", &options).unwrap();
+    // All are on disk, and whoever looks ahead has seen it.
+    let write_all = || {
+        for (scope, bucket) in [(Scope::All, 10), (Scope::Ahead, 1000)] {
+            let (mut next, mut more) = (bucket, true);
+            while more {
+                let mut items = Vec::new();
+                let all = (64, u64::MAX);
+                (more, _) = bed.with(|master| master.next_to_write(scope, all, &|| false, &mut items));
+                next += 1;
+                bed.write(&items, next);
+            }
+        }
+        bed.disk.wakes.store(0, SeqCst);
+    };
+    // Takes note of what was published, as its owner does now and then.
+    let put = |n: u32| {
+        put(n);
+        bed.with(|master| {
+            master.look_around();
+            Ok(())
+        });
+    };
+    (0..2000).for_each(put);
+    write_all();
+    (2000..2600).for_each(put);
+    assert_eq!(bed.disk.wakes.load(SeqCst), 0, "more than half of the heap is on disk in front of what is not");
+    (2600..3000).for_each(put);
+    assert!(bed.disk.wakes.load(SeqCst) > 0, "what is not on disk comes to the front");
+    // With the first object of a queue that had none something else is in front.
+    write_all();
+    (3000..3200).for_each(put);
+    let keep = Keep { retain: Retain::Soft, ..Keep::DEFAULT };
+    put_with(&bed.store, b"soft", b"v", &PutOptions { rank: Some(0), keep, ..PutOptions::DEFAULT }).unwrap();
+    assert_eq!(bed.disk.wakes.load(SeqCst), 0);
+    put(3201);
+    assert_eq!(bed.disk.wakes.load(SeqCst), 1);
+    // What the disk drops to make room is not on it any more.
+    assert!(bed.store.remove(b"soft").is_ok());
+    write_all();
+    (3300..3400).for_each(put);
+    bed.disk.wakes.store(0, SeqCst);
+    bed.with(|master| master.end_bucket(10, &[]));
+    put(3400);
+    assert_eq!(bed.disk.wakes.load(SeqCst), 1);
 }
 
 #[test]

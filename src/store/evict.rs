@@ -131,6 +131,16 @@ impl Queues {
         (0..LISTS).flat_map(nth).chain([self.soft(), self.hard()])
     }
 
+    /// Whether what comes first goes first, whoever reads it.
+    pub fn is_fifo(&self) -> bool {
+        matches!(self.order, Order::Fifo(_))
+    }
+
+    /// Which of the queues that are evicted from have something, as a bit each.
+    pub fn in_use(&self, lists: &Lists) -> u16 {
+        (0..QUEUES - 1).filter(|at| lists.len(ListId(self.base + at)) > 0).fold(0, |all, at| all | 1 << at)
+    }
+
     /// The queues in the order in which they are evicted from, without the one that never is.
     pub fn nth(&self, at: u16) -> Option<ListId> {
         (at < QUEUES - 1).then(|| ListId(self.base + at))

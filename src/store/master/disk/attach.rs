@@ -48,7 +48,7 @@ impl Master {
     /// not the same values end. Gives how many records found no room, the oldest, which end too.
     pub fn attach_disk(&mut self, map: Arc<DiskMap>, content: &DiskContent<'_>) -> Result<u64> {
         let DiskContent { names, found, last_epoch, position } = *content;
-        let mut disk = Disk::new(map, self.map.params().max_objects)?;
+        let mut disk = Disk::new(map, self.map.params().max_objects, self.map.params().world_size)?;
         self.next_epoch = self.next_epoch.max(last_epoch.saturating_add(1));
         for (name, space) in names {
             let Some(place) = disk.spaces.get_mut(space.number as usize) else { continue };

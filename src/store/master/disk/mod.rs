@@ -170,11 +170,43 @@ struct Walk {
     objects: u64,
     /// What began later is not looked for.
     before: u64,
+    front: Front,
+    /// Pages of the queue that it is in, and whether something was passed that is not on disk.
+    in_queue: u64,
+    /// See `in_queue`.
+    dirty: bool,
+}
+
+/// How much of a rank, from the front of its queues on, was found on disk: as long as that is not used up nobody has to look again.
+#[derive(Debug, Clone, Copy)]
+struct Front {
+    /// Pages.
+    known: u64,
+    /// Pages of the shortest of its queues: what comes into that goes when they are gone.
+    shortest: u64,
+    /// Queues that had something.
+    in_use: u16,
+}
+
+impl Default for Front {
+    fn default() -> Self {
+        Self { known: 0, shortest: u64::MAX, in_use: 0 }
+    }
 }
 
 impl Default for Walk {
     fn default() -> Self {
-        Self { rank: 0, queue: 0, next: None, pages: 0, objects: 0, before: u64::MAX }
+        Self {
+            rank: 0,
+            queue: 0,
+            next: None,
+            pages: 0,
+            objects: 0,
+            before: u64::MAX,
+            front: Front::default(),
+            in_queue: 0,
+            dirty: false,
+        }
     }
 }
 
@@ -206,6 +238,8 @@ pub(super) struct Disk {
     passed_in: [u64; MAX_NAMESPACES],
     /// The last look at what should be on disk found something that was not.
     found_some: bool,
+    /// By rank.
+    fronts: Vec<Front>,
     /// What is written ahead.
     admission: Admission,
     /// The owner has something to do.
@@ -219,7 +253,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    fn new(map: Arc<DiskMap>, headers: u32) -> Result<Self> {
+    fn new(map: Arc<DiskMap>, headers: u32, ranks: u32) -> Result<Self> {
         let capacity = map.view().capacity().into();
         Ok(Self {
             index: IndexWriter::new(),
@@ -237,6 +271,7 @@ impl Disk {
             opened_in: [0; MAX_NAMESPACES],
             passed_in: [0; MAX_NAMESPACES],
             found_some: true,
+            fronts: memory::vec_of(ranks as usize, Front::default())?,
             admission: Admission::default(),
             wake: false,
             took: false,
@@ -245,6 +280,11 @@ impl Disk {
             counts: DiskCounts { capacity, ..DiskCounts::default() },
             map,
         })
+    }
+
+    /// What was on disk need not be any more.
+    fn forget_fronts(&mut self) {
+        self.fronts.fill(Front::default());
     }
 
     fn find(&self, wanted: Fingerprint) -> Option<(u32, Entry)> {
@@ -433,7 +473,8 @@ impl Disk {
 
     /// The same after a bug: everything that is not in the slab is made anew.
     fn renew(&self) -> Result<Self> {
-        let mut disk = Self { holds: self.holds.copy()?, ..Self::new(Arc::clone(&self.map), 0)? };
+        let ranks = u32::try_from(self.fronts.len()).unwrap_or(0);
+        let mut disk = Self { holds: self.holds.copy()?, ..Self::new(Arc::clone(&self.map), 0, ranks)? };
         let view = self.map.view();
         disk.marks = memory::copy(&self.marks)?;
         disk.spaces.copy_from_slice(&self.spaces);

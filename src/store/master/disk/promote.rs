@@ -53,6 +53,7 @@ impl Master {
             ended += 1;
         }
         disk.counts.evicted += ended;
+        disk.forget_fronts();
         self.drop_brought(&brought);
         Ok(ended)
     }

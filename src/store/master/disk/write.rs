@@ -13,9 +13,17 @@ impl Master {
         let Some(disk) = &mut self.disk else { return };
         disk.opened += u64::from(pages);
         // Where the last look found all of the window on disk, much of it must go before there is anything else at its end.
-        let patience = if disk.found_some { window / 8 } else { window / 2 };
-        if goal > 0 && disk.opened >= patience.max(1) {
-            (disk.opened, disk.wake) = (0, true);
+        let least = if disk.found_some { window / 8 } else { window / 2 };
+        if goal > 0 && disk.opened >= least.max(1) {
+            let front = disk.fronts.get(owner as usize).copied().unwrap_or_default();
+            // What comes into a queue beside others may be in front of all of them.
+            let most = if front.in_use.is_power_of_two() { u64::MAX } else { front.shortest / 2 };
+            let more = (front.known + window / 2).saturating_sub(goal).min(most);
+            let same = || self.ranks.get(owner as usize).is_some_and(|r| r.queues.in_use(&self.lists) == front.in_use);
+            if disk.opened >= more || !same() {
+                (disk.opened, disk.wake) = (0, true);
+                disk.forget_fronts();
+            }
         }
         if goal_in > 0
             && let Some(opened) = disk.opened_in.get_mut(namespace as usize)
@@ -125,19 +133,35 @@ impl Master {
                     let list = rank.queues.nth(walk.queue);
                     is_next = walk.pages < goal && walk.objects < objects;
                     let in_some = has_goals && goals_in.iter().zip(&passed_in).any(|(goal, passed)| passed < goal);
-                    let Some(list) = list.filter(|_| is_next || in_some) else {
-                        walk = Walk { rank: walk.rank + 1, before: walk.before, ..Walk::default() };
+                    // In other orders what is read goes to the end, and what is behind it comes to the front unseen.
+                    let further = !walk.dirty && rank.queues.is_fifo() && admission == Admission::default();
+                    let Some(list) = list.filter(|_| is_next || in_some || further) else {
+                        walk = self.end_of_rank(&walk);
                         continue;
                     };
                     let here = walk.next.filter(|index| self.lists.list_of(*index) == Some(list));
                     // What it stood at may have gone: then this queue is looked at from its head again.
+                    walk.dirty |= here.is_none() && walk.next.is_some();
                     let Some(index) = here.or_else(|| self.lists.head(list)) else {
                         (walk.queue, walk.next) = (walk.queue + 1, None);
                         continue;
                     };
+                    let pages = u64::from(self.book(index).pages);
+                    if is_clean(self.disk.as_ref(), index, self.books.get(index as usize)) {
+                        walk.front.known += if self.is_pinned(index) { 0 } else { pages };
+                    } else if is_next || in_some {
+                        walk.dirty = true;
+                    } else {
+                        // It is not to be written yet.
+                        looked += 1;
+                        walk = self.end_of_rank(&walk);
+                        continue;
+                    }
+                    walk.in_queue += pages;
                     walk.next = self.lists.after(index);
                     if walk.next.is_none() {
                         walk.queue += 1;
+                        walk.front.shortest = walk.front.shortest.min(std::mem::take(&mut walk.in_queue));
                     }
                     index
                 }
@@ -189,6 +213,15 @@ impl Master {
             }
         }
         Ok((!over, looked))
+    }
+
+    /// A rank was looked at as far as is of use: what is known of it is noted, and the next one begins.
+    fn end_of_rank(&mut self, walk: &Walk) -> Walk {
+        let in_use = self.ranks.get(walk.rank as usize).map_or(0, |rank| rank.queues.in_use(&self.lists));
+        if let Some(front) = self.disk.as_mut().and_then(|disk| disk.fronts.get_mut(walk.rank as usize)) {
+            *front = if walk.dirty { Front::default() } else { Front { in_use, ..walk.front } };
+        }
+        Walk { rank: walk.rank + 1, before: walk.before, ..Walk::default() }
     }
 
     /// Says what is written ahead from now on.
