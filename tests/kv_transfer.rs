@@ -22,11 +22,14 @@ use nanomc::kv::hash::Algo;
 use nanomc::kv::place::Region;
 use nanomc::kv::place::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides};
 use nanomc::kv::transfer::After;
+use nanomc::kv::transfer::steps::Step;
 use nanomc::kv::{GroupSpec, Kv, Spec};
 use nanomc::store::copy::{Pieces, Slice};
 use nanomc::store::read::Look;
 use nanomc::store::write::PutOptions;
 use nanomc::store::{self, Store};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 const SIZE: u32 = 4;
@@ -491,4 +494,165 @@ fn a_full_store_says_so_and_the_cache_goes_on() {
     pins.into_iter().for_each(|pin| store.unpin(pin).unwrap());
     a.kv.close(1, false).unwrap();
     a.is_clean();
+}
+
+#[test]
+fn nothing_is_fetched_into_blocks_that_others_have() {
+    let store = store(true);
+    let mut a = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
+    let tokens = prompt(9, 24);
+    a.send(1, &tokens);
+    let mut b = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
+    b.open(1, &tokens);
+    b.kv.fork(1, 2).unwrap().unwrap();
+    // Both have them, and either may compute them at any time.
+    for id in [1, 2] {
+        let refused = b.kv.onboard(id, After::Nothing, true, false).unwrap_err();
+        assert_eq!((refused.status, refused.message.contains("then fork")), (NMC_ERR_UNSUPPORTED, true));
+    }
+    b.write(1, &tokens, 0..24);
+    b.kv.commit(1, 24).unwrap();
+    b.kv.close(1, false).unwrap();
+    // They were published, though nobody else holds them any more.
+    assert_eq!(b.kv.onboard(2, After::Nothing, true, false).unwrap_err().status, NMC_ERR_UNSUPPORTED);
+    assert!(b.is_right(2, &tokens, 0..24));
+    b.kv.close(2, false).unwrap();
+    b.is_clean();
+}
+
+/// What happens to a transfer, and when.
+fn at(node: &Node, wanted: Step, then: impl FnOnce() + Send + 'static) {
+    let then = Mutex::new(Some(then));
+    let told = node.kv.link().unwrap().watch(Box::new(move |_, step| {
+        if step == wanted
+            && let Some(then) = then.lock().unwrap().take()
+        {
+            then();
+        }
+        Ok(())
+    }));
+    assert!(told);
+}
+
+#[test]
+fn what_had_come_stays_when_its_sequence_is_closed_in_the_middle() {
+    let store = store(true);
+    let mut a = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
+    let tokens = prompt(1, 80);
+    a.send(1, &tokens);
+    for discard in [false, true] {
+        let b = Node::new(&store, 40, Order::HeadMajor, Sides::Separate);
+        b.open(5, &tokens);
+        let (come, go_on) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+        let both = (Arc::clone(&come), Arc::clone(&go_on));
+        at(&b, Step::Counted(12), move || {
+            both.0.wait();
+            both.1.wait();
+        });
+        let (ticket, _) = b.kv.onboard(5, After::Nothing, true, false).unwrap();
+        come.wait();
+        // Threads work side by side: how many leading blocks there are by now it says itself.
+        let had_come = b.kv.poll(ticket).unwrap().0.blocks_done;
+        b.kv.close(5, discard).unwrap();
+        go_on.wait();
+        b.end(ticket).1.unwrap();
+        let stayed = b.kv.matching(Some(&tokens), None, b"").unwrap() / SIZE;
+        match discard {
+            false => assert!(stayed >= had_come && stayed <= 20, "{stayed} of {had_come} stayed"),
+            true => assert_eq!(stayed, 0),
+        }
+        b.open(6, &tokens);
+        assert!(b.is_right(6, &tokens, 0..stayed * SIZE));
+        b.kv.close(6, true).unwrap();
+        b.is_clean();
+    }
+}
+
+#[test]
+fn what_somebody_else_only_writes_is_not_in_the_store_yet() {
+    let store = store(true);
+    let mut a = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
+    let tokens = prompt(9, 24);
+    a.send(1, &tokens);
+    let key = key_of(&store, &a, &tokens, 3);
+    let Look::Ready(place) = store.location(&key).unwrap() else { panic!("it is there") };
+    for gives_up in [true, false] {
+        store.remove(&key).unwrap();
+        let (plan, _) = store.open_for_write(&key, place.bytes_total, &PutOptions::DEFAULT).unwrap();
+        a.open(2, &tokens);
+        let ticket = a.kv.offload(2, 24, After::Nothing).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(a.kv.poll(ticket).unwrap().1.is_none(), "it is not stored yet");
+        match gives_up {
+            true => store.abort(&plan).unwrap(),
+            false => store.commit(&plan).unwrap(),
+        }
+        a.end(ticket).1.unwrap();
+        assert_eq!(a.kv.stored_tokens(2).unwrap(), 24);
+        a.kv.close(2, false).unwrap();
+    }
+    // Nobody waits for it who gives up himself.
+    store.remove(&key).unwrap();
+    let (plan, _) = store.open_for_write(&key, place.bytes_total, &PutOptions::DEFAULT).unwrap();
+    a.open(2, &tokens);
+    let ticket = a.kv.offload(2, 24, After::Nothing).unwrap();
+    a.kv.cancel_transfer(ticket).unwrap();
+    assert_eq!(a.end(ticket).1.unwrap_err().status, NMC_ERR_CANCELLED);
+    store.abort(&plan).unwrap();
+    a.kv.close(2, false).unwrap();
+    a.is_clean();
+}
+
+/// A block that comes layer by layer is of one value, or does not count.
+#[test]
+fn layers_of_two_values_are_no_block() {
+    let store = store(true);
+    let mut a = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
+    let tokens = prompt(9, 4);
+    a.send(1, &tokens);
+    let key = key_of(&store, &a, &tokens, 0);
+    let Look::Ready(place) = store.location(&key).unwrap() else { panic!("it is there") };
+    let mut value = vec![0u8; place.bytes_total as usize];
+    let slices = [Slice { address: value.as_mut_ptr() as u64, bytes: place.bytes_total }];
+    store.get_into(&key, &Pieces::Slices(&slices)).unwrap();
+    for (after, replaced) in [(None, false), (Some(0), true), (Some(1), true), (Some(3), false)] {
+        let b = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
+        if let Some(part) = after {
+            let (store, key, other) = (store.share(), key.clone(), value.iter().map(|byte| !byte).collect::<Vec<_>>());
+            let replaced = AtomicBool::new(false);
+            let told = b.kv.link().unwrap().watch(Box::new(move |_, step| {
+                match step {
+                    Step::Copied(copied) if copied == part => {
+                        let slices = [Slice { address: other.as_ptr() as u64, bytes: other.len() as u64 }];
+                        let options = PutOptions { replace: true, ..PutOptions::DEFAULT };
+                        store.put(&key, &Pieces::Slices(&slices), &options).unwrap();
+                        replaced.store(true, SeqCst);
+                    }
+                    // Threads work side by side, and this layer comes after that.
+                    Step::Waited(later) if later > part => {
+                        while !replaced.load(SeqCst) {
+                            std::thread::yield_now();
+                        }
+                    }
+                    _ => {}
+                }
+                Ok(())
+            }));
+            assert!(told);
+        }
+        b.open(7, &tokens);
+        let (ticket, found) = b.kv.onboard(7, After::Nothing, true, true).unwrap();
+        assert_eq!(found, 4);
+        let ended = b.end(ticket).1;
+        match replaced {
+            true => assert_eq!(ended.unwrap_err().status, NMC_ERR_STALE, "{after:?}"),
+            false => ended.unwrap(),
+        }
+        assert_eq!(b.kv.matching(Some(&tokens), None, b"").unwrap(), if replaced { 0 } else { 4 });
+        assert!(replaced || b.is_right(7, &tokens, 0..4));
+        b.kv.close(7, false).unwrap();
+        b.is_clean();
+        let options = PutOptions { replace: true, ..PutOptions::DEFAULT };
+        store.put(&key, &Pieces::Slices(&slices), &options).unwrap();
+    }
 }

@@ -93,12 +93,13 @@ pub unsafe extern "C" fn nmc_kv_offload(
 /// closed, all else is `NMC_ERR_BUSY`; then the blocks that came count as computed, can be matched, and the engine computes the
 /// rest. If it is closed before, the blocks that had come stay, and nothing else counts as computed. A fetch that fails or is cancelled in the middle leaves
 /// the blocks that were complete, in order, and nothing of the others (see `computed_tokens` of `nmc_kv_seq_info_t`); with groups that
-/// have blocks of their own it leaves nothing. With recurrent groups, fetch before you fork. `after`: what
+/// have blocks of their own it leaves nothing. Fetch before you fork. `after`: what
 /// must be over before the blocks are written; needed if the cache lies in device memory. `flags`:
 /// `NMC_KV_ONBOARD_ALL`, `NMC_KV_ONBOARD_BY_LAYER` or 0.
 ///
 /// Does not block. Thread-safe. Not graph-safe. Statuses: those of `nmc_kv_offload`; `NMC_ERR_UNSUPPORTED` also for
-/// `NMC_KV_ONBOARD_BY_LAYER` with groups that have blocks of their own, and for a sequence whose forks wait for its state.
+/// `NMC_KV_ONBOARD_BY_LAYER` with groups that have blocks of their own, and for a sequence that shares with a fork what would be
+/// written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_onboard(
     kv: *mut nmc_kv_t,

@@ -422,7 +422,7 @@ fn an_entry_that_ends_during_a_read_is_looked_for_again_in_memory_too() {
     assert_eq!(bed.store.get(b"disk", slice(&mut buffer)).unwrap_err().status, NMC_ERR_BUSY);
     *bed.disk.returns_to.lock() = Some(bed.store.share());
     let pieces = [slice(&mut buffer)];
-    let read = bed.store.read_with(b"disk", 0, &Pieces::Slices(&pieces), Sums::Touched, |bytes| Ok(bytes == 17));
+    let read = bed.store.read_with(b"disk", 0, &Pieces::Slices(&pieces), Sums::Touched, |bytes, _| Ok(bytes == 17));
     assert_eq!(read.unwrap(), Look::Ready(17));
     assert_eq!(&buffer, b"in memory again..");
 }

@@ -11,6 +11,7 @@ use super::sys;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_INVALID_ARG;
 use crate::layout::store::{ObjectHeader, Seal, Shape, View};
+use std::sync::atomic::Ordering::Relaxed;
 
 #[cold]
 pub(super) fn other_size(total: u64, wanted: u64) -> Error {
@@ -38,7 +39,7 @@ impl Store {
     pub(super) fn get_from_memory(&self, key: &[u8], pieces: &Pieces<'_>) -> Result<Look<u64>> {
         pieces.check()?;
         let wanted = pieces.bytes()?;
-        let mut fits = |total| if total == wanted { Ok(true) } else { Err(other_size(total, wanted)) };
+        let mut fits = |total, _| if total == wanted { Ok(true) } else { Err(other_size(total, wanted)) };
         self.part_from_memory(key, 0, pieces, Sums::Touched, &mut fits, true)
     }
 
@@ -131,19 +132,19 @@ impl Store {
         key: &[u8],
         offset: u64,
         pieces: &Pieces<'_>,
-        fits: impl FnMut(u64) -> Result<bool>,
+        mut fits: impl FnMut(u64) -> Result<bool>,
     ) -> Result<Look<u64>> {
-        self.read_with(key, offset, pieces, Sums::Touched, fits)
+        self.read_with(key, offset, pieces, Sums::Touched, |bytes, _| fits(bytes))
     }
 
-    /// The same, with a choice of what is verified.
+    /// The same, with a choice of what is verified. `fits` is told besides which put the value came from, 0 if nobody knows.
     pub fn read_with(
         &self,
         key: &[u8],
         offset: u64,
         pieces: &Pieces<'_>,
         sums: Sums,
-        mut fits: impl FnMut(u64) -> Result<bool>,
+        mut fits: impl FnMut(u64, u64) -> Result<bool>,
     ) -> Result<Look<u64>> {
         let look = self.part_from_memory(key, offset, pieces, sums, &mut fits, true)?;
         if !matches!(look, Look::Missing) {
@@ -154,7 +155,7 @@ impl Store {
             None => Ok(look),
         };
         if matches!(look, Ok(Look::Missing)) && self.peers.is_some() {
-            return self.part_from_peers(key, offset, pieces, fits);
+            return self.part_from_peers(key, offset, pieces, |bytes| fits(bytes, 0));
         }
         look
     }
@@ -168,13 +169,13 @@ impl Store {
         offset: u64,
         pieces: &Pieces<'_>,
         sums: Sums,
-        mut fits: impl FnMut(u64) -> Result<bool>,
+        mut fits: impl FnMut(u64, u64) -> Result<bool>,
     ) -> Result<Look<u64>> {
         self.look_on_disk(disk, key, |found| match found {
             None => self.part_from_memory(key, offset, pieces, sums, &mut fits, false).map(Some),
             Some((disk, entry)) => {
                 let bytes = entry.entry.bytes;
-                if !fits(bytes)? {
+                if !fits(bytes, entry.put)? {
                     return Ok(Some(Look::Ready(bytes)));
                 }
                 check_within(offset, pieces.bytes()?, bytes)?;
@@ -190,7 +191,7 @@ impl Store {
         offset: u64,
         pieces: &Pieces<'_>,
         sums: Sums,
-        fits: &mut impl FnMut(u64) -> Result<bool>,
+        fits: &mut impl FnMut(u64, u64) -> Result<bool>,
         counted: bool,
     ) -> Result<Look<u64>> {
         let client = &*self.client;
@@ -204,7 +205,7 @@ impl Store {
         let read = (|| -> Result<(u64, u64)> {
             let (header, shape) = shaped(view, pin.index)?;
             let seal = self.seal(view, key, pin, header, &shape)?;
-            if !fits(shape.bytes_total)? {
+            if !fits(shape.bytes_total, header.plan_id.load(Relaxed))? {
                 return Ok((shape.bytes_total, 0));
             }
             self.stamp(view, pin.index);

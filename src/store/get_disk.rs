@@ -402,7 +402,7 @@ impl Store {
 
     fn get_one_late(&self, disk: &DiskAccess, key: &[u8], pieces: &Pieces<'_>) -> Result<Look<u64>> {
         let wanted = pieces.bytes()?;
-        let fits = |total| if total == wanted { Ok(true) } else { Err(other_size(total, wanted)) };
+        let fits = |total, _| if total == wanted { Ok(true) } else { Err(other_size(total, wanted)) };
         self.part_from_disk(disk.clone(), key, 0, pieces, Sums::Touched, fits)
     }
 

@@ -190,9 +190,16 @@ impl Cache {
                     );
                 }
             }
+            let shared = (seq.shared as usize).saturating_sub(first).min(held.len());
+            if held[..shared].iter().any(|block| !pool.is_ours_alone(*block)) {
+                crate::bail!(
+                    NMC_ERR_UNSUPPORTED,
+                    "sequence {id} has blocks to fetch that it shares with a fork, or that were published: fetch first, then fork"
+                );
+            }
             of_groups.iter().for_each(|(group, block)| pool.groups[*group].acquire(*block));
             for (k, block) in held.iter().enumerate() {
-                if first + k >= seq.shared as usize {
+                if k >= shared {
                     pool.share(*block);
                 }
                 pool.acquire(*block);
@@ -227,6 +234,25 @@ impl Cache {
             self.release_groups_of(number);
             editor.land_groups(seq, landed)
         }
+    }
+
+    /// A sequence is about to be closed: what has come for it by now stays, as many blocks as `come` says of the transfer with that number. With groups that
+    /// have blocks of their own that would be of no use.
+    pub(in crate::kv) fn land_early(&self, id: u64, come: impl FnOnce(u64) -> u32) -> Result<()> {
+        let (mut lane, at) = self.locked(id)?;
+        let lane = &mut *lane;
+        let seq = &mut lane.seqs[at];
+        if seq.fetching == 0 || !seq.groups.is_empty() {
+            return Ok(());
+        }
+        // Without a hold it is over, and has landed.
+        let first = self.pins.lock().get(&seq.fetching).and_then(|hold| hold.blocks.first().copied());
+        let Some(first) = first.and_then(|first| seq.blocks.iter().position(|block| *block == first)) else {
+            return Ok(());
+        };
+        let landed = (u32::try_from(first).unwrap_or(u32::MAX).saturating_add(come(seq.fetching))) * self.per_block();
+        seq.computed = seq.computed.max(landed);
+        Editor { supply: &self.supply, spare: &mut lane.spare }.publish(seq)
     }
 
     /// The program knows that transfer `number` is over, and how it ended. From now on what it asks of the sequence counts.

@@ -171,6 +171,9 @@ impl Kv {
 
     /// Closes a sequence. Full blocks of what it computed stay in the cache, unless it is to be `discard`ed.
     pub fn close(&self, id: u64, discard: bool) -> Result<()> {
+        if let Some(link) = self.link.get().filter(|_| !discard) {
+            link.land_early(id)?;
+        }
         self.memory.close(&self.cache, id, discard)
     }
 

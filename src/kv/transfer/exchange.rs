@@ -2,10 +2,11 @@
 //! the store has.
 
 use super::codec::Codec;
-use super::job::{Job, Work};
+use super::job::{Come, Job, Ticket, Work};
 use super::queue::Queue;
 use super::steps::{Step, Steps};
 use super::{After, Wait};
+use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_STALE};
@@ -19,6 +20,11 @@ use crate::store::write::PutOptions;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a block that somebody else stores is waited for, and how often it is looked at.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What the threads of a link share.
 pub struct Exchange {
@@ -46,44 +52,61 @@ impl Exchange {
         self.steps.part(job.number, Step::Waited(part))?;
         let item = job.items[part % job.items.len()];
         match job.work {
-            Work::Out => self.send(item, slices),
+            Work::Out => self.send(item, &job.ticket, slices),
             Work::In { by_layer: true, .. } => {
                 let layer = u32::try_from(part / job.items.len()).unwrap_or(u32::MAX);
-                if layer == 0 {
-                    self.stage(item)?;
-                }
-                self.fetch(item, layer..layer + 1, slices)
+                self.fetch_layer(item, layer, &mut job.come[part % job.items.len()].lock(), slices)
             }
-            Work::In { .. } => self.fetch(item, 0..u32::MAX, slices),
+            Work::In { .. } => self.fetch(item, 0..u32::MAX, None, slices).map(drop),
         }?;
         self.steps.part(job.number, Step::Copied(part))
     }
 
-    fn send(&self, Item { own_group, block, hash }: Item, slices: &mut Vec<Slice>) -> Result<()> {
+    fn send(&self, Item { own_group, block, hash }: Item, ticket: &Ticket, slices: &mut Vec<Slice>) -> Result<()> {
         let key = self.codec.key(own_group, hash);
-        if self.store.exists(&key)? {
-            return Ok(());
-        }
-        slices.clear();
-        self.codec.slices(own_group, block, 0..u32::MAX, slices)?;
-        match self.store.put(&key, &Pieces::Slices(slices), &PutOptions::DEFAULT) {
-            // Somebody else computed and stored the same block.
-            Err(error) if error.status == NMC_ERR_EXISTS => Ok(()),
-            other => other,
-        }
-    }
-
-    /// A block that comes layer by layer is read from disk once, into the store's memory. If there is no room, each layer is read by
-    /// itself.
-    fn stage(&self, Item { own_group, hash, .. }: Item) -> Result<()> {
-        let key = self.codec.key(own_group, hash);
-        if self.store.presence(&key)? == Presence::OnDisk {
-            self.store.promote(&[&key], self.store.rank(), |_, _| ());
+        let patience = Deadline::after(PATIENCE);
+        while !self.store.exists(&key)? {
+            slices.clear();
+            self.codec.slices(own_group, block, 0..u32::MAX, slices)?;
+            match self.store.put(&key, &Pieces::Slices(slices), &PutOptions::DEFAULT) {
+                // Somebody else computed the same block and stores it, or has begun to and died.
+                Err(error) if error.status == NMC_ERR_EXISTS && !patience.left().is_zero() => {
+                    ticket.check()?;
+                    if self.store.wait_ready(&key, None, false, &Deadline::after(LOOK)).is_err() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+                other => return other,
+            }
         }
         Ok(())
     }
 
-    fn fetch(&self, item: Item, layers: Range<u32>, slices: &mut Vec<Slice>) -> Result<()> {
+    /// The next layer of a block, of the same value as those before it. What is not in memory comes at once, with the first of them: from disk, or from
+    /// elsewhere, each would cost as much as all.
+    fn fetch_layer(&self, item: Item, layer: u32, come: &mut Come, slices: &mut Vec<Slice>) -> Result<()> {
+        *come = match *come {
+            Come::Whole => Come::Whole,
+            Come::Of(put) => Come::Of(self.fetch(item, layer..layer + 1, Some(put), slices)?),
+            Come::Nothing => {
+                let in_memory = self.store.presence(&self.codec.key(item.own_group, item.hash))? == Presence::Ready;
+                match self.fetch(item, if in_memory { layer..layer + 1 } else { 0..u32::MAX }, None, slices) {
+                    Ok(put) if in_memory && put != 0 => Come::Of(put),
+                    Ok(_) if !in_memory => Come::Whole,
+                    // It has just left for where nobody knows which it is.
+                    Ok(_) => {
+                        self.fetch(item, 0..u32::MAX, None, slices)?;
+                        Come::Whole
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        Ok(())
+    }
+
+    /// Layers of a block, of any value or of the one that came from a put. Gives that, 0 if nobody knows.
+    fn fetch(&self, item: Item, layers: Range<u32>, of: Option<u64>, slices: &mut Vec<Slice>) -> Result<u64> {
         let Item { own_group, block, hash } = item;
         slices.clear();
         self.codec.slices(own_group, block, 0..layers.start, slices)?;
@@ -94,11 +117,18 @@ impl Exchange {
         let expected = self.codec.block_bytes(own_group);
         // Layers come from the same pages; a layer counts only when all before it have come.
         let sums = if layers == (0..u32::MAX) { Sums::Touched } else { Sums::Begun };
-        match self
-            .store
-            .read_with(&self.codec.key(own_group, hash), offset, &pieces, sums, |bytes| Ok(bytes == expected))?
-        {
-            Look::Ready(bytes) if bytes == expected => Ok(()),
+        let mut read = 0;
+        let fits = |bytes, put| {
+            read = put;
+            match of {
+                Some(of) if of != put => {
+                    Err(Error::new(NMC_ERR_STALE, format!("block {hash:?} was replaced meanwhile")))
+                }
+                _ => Ok(bytes == expected),
+            }
+        };
+        match self.store.read_with(&self.codec.key(own_group, hash), offset, &pieces, sums, fits)? {
+            Look::Ready(bytes) if bytes == expected => Ok(read),
             Look::Ready(bytes) => {
                 crate::bail!(NMC_ERR_CORRUPT, "block {hash:?} has {bytes} bytes in the store, not {expected}")
             }

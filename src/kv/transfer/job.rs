@@ -47,6 +47,18 @@ pub struct Job {
     /// What it waits for is over, or failed.
     pub ready: OnceLock<Result<()>>,
     pub state: Mutex<State>,
+    /// What has come of each item, if they come layer by layer.
+    pub come: Vec<Mutex<Come>>,
+}
+
+/// What has come of a block that comes layer by layer: all layers must be of one value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Come {
+    Nothing,
+    /// Layers of the value that came from this put.
+    Of(u64),
+    /// All of them at once.
+    Whole,
 }
 
 /// Which parts of a job are taken and done.

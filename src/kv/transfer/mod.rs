@@ -36,6 +36,7 @@ use job::Work;
 use parking_lot::Mutex;
 use queue::Queue;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use steps::{Steps, Watcher};
 
@@ -129,6 +130,12 @@ impl Link {
         let items = exchange.cache.hold_wanted(id, uid, &hashes, number)?;
         let tokens = self.tokens_of(hashes.len());
         Ok((exchange.enqueue(number, items, wait, Work::In { id, uid, by_layer })?, tokens))
+    }
+
+    /// What has come by now for a sequence that is about to be closed stays in the cache.
+    pub fn land_early(&self, id: u64) -> Result<()> {
+        let come = |number| self.exchange.queue.ticket(number).map_or(0, |t| t.blocks_done.load(Ordering::Acquire));
+        self.exchange.cache.land_early(id, come)
     }
 
     fn tokens_of(&self, blocks: usize) -> u32 {

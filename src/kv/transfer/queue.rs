@@ -2,7 +2,7 @@
 //! when it is asked for until it is over, however that comes about.
 
 use super::exchange::Exchange;
-use super::job::{Job, Progress, Ticket, Work, cancelled};
+use super::job::{Come, Job, Progress, Ticket, Work, cancelled};
 use super::steps::Step;
 use super::{After, Wait};
 use crate::base::deadline::Deadline;
@@ -105,7 +105,9 @@ impl Exchange {
         let blocks = items.iter().filter(|item| item.own_group == NONE).count();
         let ticket = Arc::new(Ticket::new(work.waits(), u32::try_from(blocks).unwrap_or(u32::MAX)));
         let (ready, state) = (OnceLock::new(), Mutex::default());
-        let job = Job { ticket: Arc::clone(&ticket), number, items, wait, work, ready, state };
+        let by_layer = matches!(work, Work::In { by_layer: true, .. });
+        let come = memory::collect(items.iter().filter(|_| by_layer).map(|_| Mutex::new(Come::Nothing)))?;
+        let job = Job { ticket: Arc::clone(&ticket), number, items, wait, work, ready, state, come };
         job.state.lock().done = memory::vec_of(job.parts(self.codec.layers()), false)?;
         let mut waiting = self.queue.waiting.lock();
         memory::reserve_queue(&mut waiting.jobs, 1)?;
