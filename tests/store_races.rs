@@ -465,3 +465,84 @@ fn a_client_that_left_and_died_holds_no_pins() {
     let used = || store.stats().unwrap().ranks.iter().map(|r| r.bytes_used).sum::<u64>();
     assert!(eventually_soon(|| used() == 0), "{} bytes are never free again", used());
 }
+
+#[test]
+fn a_quota_evicts_soft_ones_last() {
+    use nanomc::store::evict::Retain;
+    use nanomc::store::master::Keep;
+    let keep = |retain, priority| PutOptions { keep: Keep { retain, priority, ttl_ms: 0 }, ..PutOptions::DEFAULT };
+    let mut wrong = Vec::new();
+    for (name, high) in [("soft", keep(Retain::Soft, 0)), ("priority 2", keep(Retain::None, 2))] {
+        let store = store_with(64, Config { high_permille: 1000, low_permille: 1000, ..Config::default() });
+        let ns = store.namespace(b"n", Some(4 * 4096)).unwrap();
+        for key in [b"h1", b"h2", b"h3", b"h4"] {
+            put_as(&ns, key, b"x", &high).unwrap();
+        }
+        // Nothing else is left: one of those goes.
+        put(&ns, b"n1", b"x").unwrap();
+        let there = |key: &[u8]| ns.exists(key).unwrap();
+        assert!(!there(b"h1") && there(b"h2") && there(b"n1"));
+        // Now there is something else.
+        for i in 2..6u8 {
+            put(&ns, &[b'n', b'0' + i], b"x").unwrap();
+        }
+        if !(there(b"h2") && there(b"h3") && there(b"h4")) {
+            wrong.push(name);
+        }
+        // The control: without a quota, the heap's own eviction.
+        let store = store_with(4, Config { high_permille: 1000, low_permille: 1000, ..Config::default() });
+        for key in [b"h1", b"h2", b"h3", b"h4"] {
+            put_as(&store, key, b"x", &high).unwrap();
+        }
+        for i in 1..6u8 {
+            put(&store, &[b'n', b'0' + i], b"x").unwrap();
+        }
+        assert!([b"h2", b"h3", b"h4"].iter().all(|key| store.exists(&key[..]).unwrap()), "control");
+    }
+    assert_eq!(wrong, Vec::<&str>::new());
+}
+
+#[test]
+fn a_quota_takes_what_was_soft_and_is_over_for_an_ordinary_object() {
+    use nanomc::store::evict::Retain;
+    use nanomc::store::master::Keep;
+    let soft = PutOptions { keep: Keep { retain: Retain::Soft, priority: 0, ttl_ms: 1 }, ..PutOptions::DEFAULT };
+    let run = |quota: bool| {
+        let pages = if quota { 64 } else { 4 };
+        let store = store_with(pages, Config { high_permille: 1000, low_permille: 1000, ..Config::default() });
+        let ns = store.namespace(b"n", Some(if quota { 4 * 4096 } else { 0 })).unwrap();
+        put_as(&ns, b"s1", b"x", &soft).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        for key in [b"n1", b"n2", b"n3", b"n4", b"n5", b"n6"] {
+            put(&ns, key, b"x").unwrap();
+        }
+        [b"s1", b"n1", b"n2", b"n3", b"n4", b"n5", b"n6"]
+            .iter()
+            .filter(|key| ns.exists(&key[..]).unwrap())
+            .map(|key| String::from_utf8_lossy(&key[..]).into_owned())
+            .collect::<Vec<_>>()
+    };
+    assert!(!run(true).contains(&"s1".to_owned()));
+}
+
+#[test]
+fn a_quota_of_an_lru_store_spares_what_is_read() {
+    let run = |quota: bool| {
+        let pages = if quota { 64 } else { 4 };
+        let store = store_with(
+            pages,
+            Config { high_permille: 1000, low_permille: 1000, policy: Policy::Lru, ..Config::default() },
+        );
+        let ns = store.namespace(b"n", Some(if quota { 4 * 4096 } else { 0 })).unwrap();
+        put(&ns, b"hot", b"x").unwrap();
+        for i in 0..20u8 {
+            std::thread::sleep(Duration::from_millis(5));
+            if get(&ns, b"hot").is_none() {
+                return Some(i);
+            }
+            put(&ns, &[b'n', i], b"x").unwrap();
+        }
+        None
+    };
+    assert_eq!((run(false), run(true)), (None, None));
+}

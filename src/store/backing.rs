@@ -25,6 +25,17 @@ pub struct DiskEntry {
     pub put: u64,
 }
 
+/// An entry that a value was read from, of one opening of a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReadFrom {
+    /// Name of the disk's index.
+    pub disk: u64,
+    /// Which entry it was.
+    pub entry: u32,
+    /// Its first word.
+    pub word: u64,
+}
+
 /// Takes the bytes of a value that are found right, from this offset on; they come in order.
 pub type Take<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
 

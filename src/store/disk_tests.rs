@@ -968,3 +968,30 @@ fn a_flush_ends_every_entry_that_was_there() {
         assert_eq!(bed.with(|master| Ok(master.disk_counts().unwrap().objects)), 1, "round {round}");
     }
 }
+
+#[test]
+fn a_flush_ends_every_entry_however_often_others_are_flushed() {
+    let bed = Bed::of(&Config { page_bytes: 4096, max_objects: Some(64), ..Config::default() });
+    let a = bed.store.namespace(b"a", None).unwrap();
+    let b = bed.store.namespace(b"b", None).unwrap();
+    let space = |number| Space { number, generation: 0 };
+    let names: [(&[u8], Space); 3] = [(b"", space(0)), (b"a", space(1)), (b"b", space(2))];
+    // Many entries that stay, and behind them one of a.
+    let mut found: Vec<OnDisk> =
+        (0..5000u64).map(|i| record(format!("d{i}").as_bytes(), space(0), i + 1, (1, i), 10, 9)).collect();
+    found.push(record(b"k", space(1), 9000, (2, 0), 10, 9));
+    bed.attach_to(map(6000), &names, &found).unwrap();
+    let count = || bed.with(|master| Ok(master.disk_counts().unwrap().objects));
+    assert_eq!(count(), 5001);
+    assert_eq!(a.presence(b"k").unwrap(), Presence::OnDisk);
+    a.remove_all().unwrap();
+    for _ in 0..200 {
+        b.remove_all().unwrap();
+        // The owner's thread, and the upkeep of some calls.
+        for _ in 0..3 {
+            bed.with(|master| master.sweep_disk());
+        }
+    }
+    let left = count();
+    assert_eq!(left, 5000, "after 600 steps of 1,024 entries");
+}

@@ -21,6 +21,8 @@ const FIRST_QUEUE: u16 = 4;
 const LISTS: u16 = S3Fifo::LISTS;
 /// The priorities, and the objects that are retained softly and hard.
 const QUEUES: u16 = LISTS * PRIORITIES + 2;
+/// Those that are evicted from.
+pub(crate) const LEVELS: u16 = QUEUES - 1;
 /// S3-FIFO remembers at most so many objects of a rank that left.
 const MOST_GHOSTS: usize = 1 << 16;
 
@@ -125,12 +127,6 @@ impl Queues {
         (self.base..=self.soft().0).map(|list| lists.len(ListId(list))).sum()
     }
 
-    /// All queues, also those from which nothing is evicted.
-    pub fn all(&self) -> impl Iterator<Item = ListId> {
-        let nth = move |n| (0..PRIORITIES).map(move |priority| ListId(self.priority(priority).0 + n));
-        (0..LISTS).flat_map(nth).chain([self.soft(), self.hard()])
-    }
-
     /// Whether what comes first goes first, whoever reads it.
     pub fn is_fifo(&self) -> bool {
         matches!(self.order, Order::Fifo(_))
@@ -138,12 +134,28 @@ impl Queues {
 
     /// Which of the queues that are evicted from have something, as a bit each.
     pub fn in_use(&self, lists: &Lists) -> u16 {
-        (0..QUEUES - 1).filter(|at| lists.len(ListId(self.base + at)) > 0).fold(0, |all, at| all | 1 << at)
+        (0..LEVELS).filter(|at| lists.len(ListId(self.base + at)) > 0).fold(0, |all, at| all | 1 << at)
     }
 
     /// The queues in the order in which they are evicted from, without the one that never is.
     pub fn nth(&self, at: u16) -> Option<ListId> {
-        (at < QUEUES - 1).then(|| ListId(self.base + at))
+        (at < LEVELS).then(|| ListId(self.base + at))
+    }
+
+    /// Which of them this is.
+    pub fn level_of(&self, list: ListId) -> Option<u16> {
+        list.0.checked_sub(self.base).filter(|at| *at < LEVELS)
+    }
+
+    /// Whether an object that would go was read since the policy last looked: then it is at the end of its queue now.
+    pub fn spares(&self, lists: &mut Lists, index: u32, facts: &Facts) -> bool {
+        let list = lists.list_of(index);
+        let (Some(list), Some(node)) = (list, lists.get_mut(index).filter(|_| !self.is_fifo())) else { return false };
+        let read = std::mem::replace(&mut node.seen, facts.stamp) != facts.stamp;
+        if read {
+            lists.move_to(index, list);
+        }
+        read
     }
 
     /// Takes in an object that has become readable, or whose class changed.

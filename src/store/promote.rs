@@ -2,7 +2,7 @@
 //! that they were read from. A value that is removed or replaced meanwhile is not shown, so that it cannot come back by this.
 
 use super::Store;
-use super::backing::{DiskEntry, DiskInfo, DiskRead, Target};
+use super::backing::{DiskEntry, DiskInfo, DiskRead, ReadFrom, Target};
 use super::copy::{Cursor, Pieces, Slice};
 use super::disk::DiskAccess;
 use super::evict::Retain;
@@ -172,7 +172,7 @@ impl Store {
             let (key, bytes) = (keys[come.number], come.found.entry.bytes);
             let outcome = read.next().unwrap_or_else(|| Err(refused()));
             let shown = match self.judge(disk, &come.found, bytes, outcome) {
-                Ok(true) => self.show_promoted(&come.plan, &come.found),
+                Ok(true) => self.show_promoted(disk, &come.plan, &come.found),
                 Ok(false) => Err(not_found(key)),
                 Err(error) => Err(error),
             };
@@ -214,7 +214,7 @@ impl Store {
     }
 
     /// The pages of a plan have what an entry leads to: has the master show it, if that is still so.
-    fn show_promoted(&self, plan: &Opened, found: &DiskEntry) -> Result<()> {
+    fn show_promoted(&self, disk: &DiskAccess, plan: &Opened, found: &DiskEntry) -> Result<()> {
         let view = self.client.view();
         let planned = self.planned(view, plan)?;
         self.store_sums(view, &planned, None)?;
@@ -223,7 +223,8 @@ impl Store {
         if !lives || word != namespace_word(view, word & 0xff) {
             return Err(no_plan(plan.plan_id));
         }
-        self.call(&Request::Reveal(*plan, Some((found.index, found.word))))?;
+        let read_from = ReadFrom { disk: disk.map.id(), entry: found.index, word: found.word };
+        self.call(&Request::Reveal(*plan, Some(read_from)))?;
         self.client.plans.remove(plan.plan_id);
         self.client.ring();
         Ok(())

@@ -1,6 +1,7 @@
 //! What clients ask of a master in another process, and its answers: one packet each. A call may carry many items; the
 //! answer has one result for each.
 
+use super::backing::ReadFrom;
 use super::evict::Retain;
 use super::master::{ClientInfo, Keep, OpenRequest, Opened, Role};
 use crate::base::error::{Error, Result};
@@ -109,7 +110,7 @@ pub enum Request<'a> {
     Abandon(Opened),
     /// A replacement takes its place; or a value comes into memory that was read from this entry of the disk, if its first word is
     /// still this one.
-    Reveal(Opened, Option<(u32, u64)>),
+    Reveal(Opened, Option<ReadFrom>),
     /// Removes objects.
     Remove(u32, Vec<&'a [u8]>),
     /// Removes the object with this header and epoch, for somebody who has it from then on.
@@ -322,8 +323,9 @@ impl<'a> Request<'a> {
             Request::Reveal(plan, read_from) => {
                 4u32.put(to);
                 put_plan(plan, to);
-                let (entry, word) = read_from.unwrap_or_default();
+                let ReadFrom { disk, entry, word } = read_from.unwrap_or_default();
                 read_from.is_some().put(to);
+                disk.put(to);
                 entry.put(to);
                 word.put(to);
             }
@@ -430,7 +432,8 @@ impl<'a> Request<'a> {
             3 => Request::Abandon(get_plan(from)?),
             4 => {
                 let (plan, promoted) = (get_plan(from)?, bool::get(from)?);
-                Request::Reveal(plan, Some((u32::get(from)?, u64::get(from)?)).filter(|_| promoted))
+                let read_from = ReadFrom { disk: u64::get(from)?, entry: u32::get(from)?, word: u64::get(from)? };
+                Request::Reveal(plan, Some(read_from).filter(|_| promoted))
             }
             5 => Request::Remove(u32::get(from)?, get_list(from, get_bytes)?),
             6 => Request::RemoveMatching(u32::get(from)?, get_bytes(from)?, u32::get(from)?),
@@ -540,7 +543,7 @@ mod tests {
             Request::Open(vec![open, OpenRequest { rank: None, among: 0, metadata: &[], ..open }]),
             Request::Abandon(plan),
             Request::Reveal(plan, None),
-            Request::Reveal(plan, Some((3, 5))),
+            Request::Reveal(plan, Some(ReadFrom { disk: 7, entry: 3, word: 5 })),
             Request::Remove(1, vec![b"a", b"bc"]),
             Request::RemoveMatching(2, b"pre", 7),
             Request::Retain(0, b"key", keep),

@@ -384,3 +384,40 @@ fn a_verification_tells_of_what_it_could_not_read_and_looks_at_the_rest() {
     assert_eq!((found.objects, found.corrupt, found.unreadable), (8, 4, 0), "{why:?}");
     assert_eq!(tier.stats().unwrap().objects, 8);
 }
+
+/// Values of two priorities in a namespace with a quota.
+#[test]
+fn what_a_quota_is_about_to_evict_is_written_ahead_with_priorities_too() {
+    use crate::store::copy::{Pieces, Slice};
+    use crate::store::evict::Retain;
+    use crate::store::master::Keep;
+    use crate::store::write::PutOptions;
+    let run = |priorities: u64| {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store();
+        let tier = open(&store, &Config { paused: false, heartbeat_ms: 2, ..config(&dir) });
+        let small = store.namespace(b"small", Some(80 * u64::from(super::tests::PAGE))).unwrap();
+        for i in 0..400u64 {
+            let bytes = value(i, 3000);
+            let slices = [Slice { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }];
+            let priority = u32::try_from(i % priorities).unwrap();
+            let keep = Keep { retain: Retain::None, priority, ttl_ms: 0 };
+            small
+                .put(format!("k{i}").as_bytes(), &Pieces::Slices(&slices), &PutOptions { keep, ..PutOptions::DEFAULT })
+                .unwrap();
+            // It has all the time that it wants.
+            let mut last = u64::MAX;
+            loop {
+                let now = tier.stats().unwrap().written_objects;
+                if std::mem::replace(&mut last, now) == now {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(8));
+            }
+        }
+        let stats = tier.stats().unwrap();
+        (stats.evicted_clean, stats.evicted_dirty)
+    };
+    let (one, two) = (run(1), run(2));
+    assert_eq!((one.1, two.1), (0, 0), "clean and dirty with one priority: {one:?}, with two: {two:?}");
+}

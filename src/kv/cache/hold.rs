@@ -205,7 +205,7 @@ impl Cache {
                 pool.acquire(*block);
             }
             seq.shared = seq.shared.max(u32::try_from(first + count).unwrap_or(u32::MAX));
-            seq.fetching = number;
+            (seq.fetching, seq.fetch_from) = (number, seq.published);
             items.extend(held.iter().zip(hashes).map(|(block, hash)| Item {
                 own_group: NONE,
                 block: *block,
@@ -225,7 +225,7 @@ impl Cache {
         if seq.uid != uid || seq.fetching != number {
             return Ok(());
         }
-        let landed = (seq.published + good) * self.per_block();
+        let landed = (seq.fetch_from + good) * self.per_block();
         seq.computed = seq.computed.max(landed);
         let mut editor = Editor { supply: &self.supply, spare: &mut lane.spare };
         if seq.groups.is_empty() || good == 0 {
@@ -245,12 +245,7 @@ impl Cache {
         if seq.fetching == 0 || !seq.groups.is_empty() {
             return Ok(());
         }
-        // Without a hold it is over, and has landed.
-        let first = self.pins.lock().get(&seq.fetching).and_then(|hold| hold.blocks.first().copied());
-        let Some(first) = first.and_then(|first| seq.blocks.iter().position(|block| *block == first)) else {
-            return Ok(());
-        };
-        let landed = (u32::try_from(first).unwrap_or(u32::MAX).saturating_add(come(seq.fetching))) * self.per_block();
+        let landed = (seq.fetch_from + come(seq.fetching)) * self.per_block();
         seq.computed = seq.computed.max(landed);
         Editor { supply: &self.supply, spare: &mut lane.spare }.publish(seq)
     }

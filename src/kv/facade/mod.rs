@@ -171,10 +171,8 @@ impl Kv {
 
     /// Closes a sequence. Full blocks of what it computed stay in the cache, unless it is to be `discard`ed.
     pub fn close(&self, id: u64, discard: bool) -> Result<()> {
-        if let Some(link) = self.link.get().filter(|_| !discard) {
-            link.land_early(id)?;
-        }
-        self.memory.close(&self.cache, id, discard)
+        let landed = self.link.get().map_or(Ok(()), |link| link.land_early(id));
+        self.memory.close(&self.cache, id, discard).and(landed)
     }
 
     /// Drops up to `count` whole blocks from the middle of a sequence, the least important first; returns how many.

@@ -1,7 +1,8 @@
 //! What a KV cache is made from, checked: the config of the cache, its groups of layers, and where they lie.
 
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::memory;
+use crate::base::status::NMC_ERR_INVALID_ARG;
 use crate::cuda::Device;
 use crate::kv::block::NONE;
 use crate::kv::cache::Cache;
@@ -118,7 +119,10 @@ impl Spec {
             crate::bail!(NMC_ERR_INVALID_ARG, "group {group} does not exist; there are {}", laid_out.len());
         };
         let blocks = if *own_group == NONE { u64::from(self.capacity_blocks) } else { geometry.shape().total_blocks };
-        Ok(geometry.block_bytes() * blocks)
+        let bytes = geometry.block_bytes().checked_mul(blocks);
+        bytes.ok_or_else(|| {
+            Error::new(NMC_ERR_INVALID_ARG, format!("{blocks} blocks of {} bytes are too many", geometry.block_bytes()))
+        })
     }
 
     /// Bytes that the groups take in a heap from `offset` on.

@@ -58,6 +58,8 @@ pub struct Seq {
     pub scores: Vec<f32>,
     /// The transfer that writes its blocks, or 0; until the program knows its end, the sequence can only be read or closed.
     pub fetching: u64,
+    /// The first block that it writes.
+    pub fetch_from: u32,
     /// Leading blocks that left the window.
     pub slid: u32,
     pub keep: Keep,
@@ -96,6 +98,7 @@ impl Seq {
             left: Vec::new(),
             scores: Vec::new(),
             fetching: 0,
+            fetch_from: 0,
             slid: 0,
             keep: Keep::default(),
             address_space: 0,

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a block that somebody else stores is waited for, and how often it is looked at.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What the threads of a link share.
@@ -70,8 +70,14 @@ impl Exchange {
             self.codec.slices(own_group, block, 0..u32::MAX, slices)?;
             match self.store.put(&key, &Pieces::Slices(slices), &PutOptions::DEFAULT) {
                 // Somebody else computed the same block and stores it, or has begun to and died.
-                Err(error) if error.status == NMC_ERR_EXISTS && !patience.left().is_zero() => {
+                Err(error) if error.status == NMC_ERR_EXISTS => {
                     ticket.check()?;
+                    if patience.left().is_zero() {
+                        crate::bail!(
+                            NMC_ERR_BUSY,
+                            "another process has not come to an end with storing block {hash:?}"
+                        );
+                    }
                     if self.store.wait_ready(&key, None, false, &Deadline::after(LOOK)).is_err() {
                         std::thread::sleep(Duration::from_millis(1));
                     }

@@ -278,3 +278,26 @@ fn what_is_removed_by_its_prefix_counts_once_while_it_comes_back_or_is_replaced(
     assert_eq!(store.commit(&plan).unwrap_err().status, NMC_ERR_STALE);
     assert_eq!(store.presence(b"memory").unwrap(), Presence::Absent);
 }
+
+/// Two tiers one after the other: what was read from the first does not come into memory as what the second has.
+#[test]
+fn what_was_read_from_a_former_tier_is_not_shown_as_what_the_next_one_has() {
+    let bed = Bed::new();
+    let (disk, host) = (Arc::clone(&bed.disk), Arc::clone(&bed.host));
+    *bed.disk.then.lock() = Some(Box::new(move || {
+        host.detach_disk(None);
+        let next = map(100);
+        *disk.map.lock() = Some(Arc::clone(&next));
+        // Another store has written it, which counts its epochs from 1 as well: another put, elsewhere.
+        let mut found = record(b"disk", DEFAULT, 40, (7, 0), VALUE.len() as u64, 10);
+        found.put = 4711;
+        let names = [(SpaceName::new(b"").unwrap(), DEFAULT)];
+        let found = [found];
+        disk.values.lock().insert(Spot { bucket: 7, block: 0 }, b"of another tier..".to_vec());
+        let content = DiskContent { names: &names, found: &found, last_epoch: 40, position: None };
+        host.attach_disk(Arc::clone(&disk) as Arc<dyn DiskOwner>, next, &content, host.store_id()).unwrap();
+    }));
+    let came = promote(&bed.store, &[b"disk"]);
+    assert!(came.iter().all(|came| came.is_ok()), "{came:?}");
+    assert_eq!(get(&bed.store, b"disk").as_deref().map(String::from_utf8_lossy).as_deref(), Some("of another tier.."));
+}

@@ -22,7 +22,7 @@ pub(super) struct Need {
 }
 
 /// Objects that the disk does not have which are passed over, in one choice, for one that it has.
-const SPARED: usize = 32;
+pub(super) const SPARED: usize = 32;
 
 impl Need {
     /// Whether these pages of a rank have room for it.

@@ -10,6 +10,7 @@ mod make_room;
 mod metrics;
 mod namespaces;
 mod plans;
+mod quota;
 mod reclaim;
 mod takeover;
 mod upkeep;
@@ -27,7 +28,7 @@ use crate::layout::store::{
     PublishWords, RETAIN_SHIFT, Seal, View, key_units, metadata_flags, metadata_len, reads_of,
 };
 use crate::mem::limits::check_available;
-use crate::store::backing::Mark;
+use crate::store::backing::{Mark, ReadFrom};
 use crate::store::config::Policy;
 use crate::store::evict::{self, FREE, Facts, LIMBO, PRIORITIES, QUARANTINE, Queues, Retain, WRITING};
 use crate::store::hash::route_of;
@@ -239,8 +240,8 @@ pub struct Master {
     flush_at: u32,
     /// Headers that it has yet to look at.
     flush_left: u32,
-    /// By namespace, the object at which the search for something to evict goes on.
-    quota_at: Vec<Option<u32>>,
+    /// By namespace and rank, where the search for something to evict goes on.
+    quota_places: Vec<Option<quota::Place>>,
     /// Headers that are pinned; has room for all pins of all clients.
     pinned: Vec<u32>,
     /// Candidates for eviction that were pinned, and their queues, during one choice.
@@ -306,7 +307,7 @@ impl Master {
             next_sweep: 0,
             flush_at: 0,
             flush_left: 0,
-            quota_at: vec![None; MAX_NAMESPACES],
+            quota_places: memory::vec_of(MAX_NAMESPACES * p.world_size as usize, None)?,
             pinned: Vec::new(),
             aside: Vec::new(),
             batch: memory::with_capacity(BUDGET.max(4 * FLUSH as usize))?,

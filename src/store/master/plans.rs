@@ -201,7 +201,7 @@ impl Master {
     /// A hidden object that is published takes the place of the one with its key, if there is one; or, if it was read from an
     /// entry of the disk, which is named by number and first word, it comes into memory beside that one, if that still lives and
     /// memory has nothing else by now.
-    pub fn reveal(&mut self, client: u32, plan: &Opened, read_from: Option<(u32, u64)>) -> Result<()> {
+    pub fn reveal(&mut self, client: u32, plan: &Opened, read_from: Option<ReadFrom>) -> Result<()> {
         let map = Arc::clone(&self.map);
         let view = map.view();
         self.check_plan(client, plan)?;
@@ -221,6 +221,9 @@ impl Master {
         let on_disk = (namespace_word(view, word & 0xff) == word).then(|| self.on_disk(word & 0xff, &key)).flatten();
         if let Some(read_from) = read_from {
             self.check_promotion(&key, former, on_disk, read_from, header.bytes_total.load(Relaxed))?;
+            // Whoever reads it knows by this that it is the value that was on disk.
+            let put = self.disk.as_ref().map_or(0, |disk| disk.put_of(read_from.entry));
+            header.plan_id.store(put, Relaxed);
         }
         // For a master that finds both: this one came last, whichever was opened first.
         header.state_ts.store(now_ns(), Relaxed);
@@ -243,7 +246,7 @@ impl Master {
             }
         }
         match read_from {
-            Some((entry, _)) => self.marry_to_disk(header, plan.index, entry),
+            Some(ReadFrom { entry, .. }) => self.marry_to_disk(header, plan.index, entry),
             None => {
                 if former.is_some() || on_disk.is_some() {
                     self.takes_away();

@@ -115,6 +115,7 @@ impl Master {
         if let Some(rank) = self.ranks.get_mut(owner as usize) {
             rank.queues.admit(&mut self.lists, index, class, &facts);
         }
+        self.note_for_quota(index);
     }
 
     pub(super) fn sweep_limbo(&mut self, view: &View<'_>, most: usize) {

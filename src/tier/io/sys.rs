@@ -179,6 +179,10 @@ pub fn truncate(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
 
 /// Reserves space for the first `bytes` of a file and makes it that long.
 pub fn allocate(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    // It would end the process by a signal.
+    if crate::mem::limits::check_file_size(bytes).is_err() {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
     fallocate(fd, 0, 0, bytes)
 }
 

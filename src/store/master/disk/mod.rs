@@ -230,6 +230,8 @@ pub(super) struct Disk {
     marks: Vec<Mark>,
     sweep_at: u32,
     sweep_left: u32,
+    /// Where the round begins anew.
+    sweep_end: u32,
     walk: Walk,
     /// Pages that were asked for since the owner was last woken.
     opened: u64,
@@ -266,6 +268,7 @@ impl Disk {
             marks: memory::with_capacity(MOST_HELD)?,
             sweep_at: 0,
             sweep_left: 0,
+            sweep_end: 0,
             walk: Walk::default(),
             opened: 0,
             opened_in: [0; MAX_NAMESPACES],
@@ -280,6 +283,11 @@ impl Disk {
             counts: DiskCounts { capacity, ..DiskCounts::default() },
             map,
         })
+    }
+
+    /// The put that the value of an entry came from.
+    pub fn put_of(&self, entry: u32) -> u64 {
+        self.map.view().put(entry)
     }
 
     /// What was on disk need not be any more.
@@ -457,7 +465,7 @@ impl Disk {
         }
         memory::reserve(&mut self.marks, SWEEP_ENTRIES as usize + MOST_HELD)?;
         for _ in 0..SWEEP_ENTRIES.min(self.sweep_left) {
-            let index = self.sweep_at;
+            let index = if self.sweep_at < self.sweep_end { self.sweep_at } else { 0 };
             (self.sweep_at, self.sweep_left) = (index + 1, self.sweep_left - 1);
             let Some(words) = view.entry(index).and_then(disk_entry::read) else { continue };
             let Entry { epoch, space, .. } = Entry::from_words(words);
@@ -499,7 +507,7 @@ impl Disk {
             }
         }
         disk.index.rebuild(view.index(), live.into_iter());
-        (disk.sweep_at, disk.sweep_left) = (0, disk.fresh);
+        (disk.sweep_left, disk.sweep_end) = (disk.fresh, disk.fresh);
         Ok(disk)
     }
 }
@@ -591,8 +599,8 @@ impl Master {
             (known.generation, known.since) = (next.generation, next_epoch);
         }
         disk.marks.push(Mark::Generation(next));
-        // From the first on: those that come meanwhile stand behind the last.
-        (disk.sweep_at, disk.sweep_left) = (0, disk.fresh);
+        // Once round from where it is: who flushes again and again must not keep it at the beginning.
+        (disk.sweep_left, disk.sweep_end) = (disk.fresh, disk.fresh);
     }
 
     /// Upkeep of the disk's index.

@@ -11,13 +11,15 @@ impl Master {
         key: &[u8],
         in_memory: Option<u32>,
         on_disk: Option<u32>,
-        (entry, word): (u32, u64),
+        ReadFrom { disk, entry, word }: ReadFrom,
         bytes: u64,
     ) -> Result<()> {
         if in_memory.is_some() {
             return Err(exists(key, "is in memory"));
         }
-        let words = self.disk.as_ref().and_then(|disk| disk.map.view().entry(entry));
+        // Of another disk, an entry with the same number leads elsewhere.
+        let same = self.disk.as_ref().filter(|here| here.map.id() == disk);
+        let words = same.and_then(|disk| disk.map.view().entry(entry));
         let there = words.and_then(disk_entry::read).filter(|words| on_disk == Some(entry) && words[0] == word);
         if there.is_none_or(|words| Entry::from_words(words).bytes != bytes) {
             return Err(not_found(key));
@@ -30,7 +32,7 @@ impl Master {
     pub(in crate::store::master) fn marry_to_disk(&mut self, header: &ObjectHeader, index: u32, entry: u32) {
         if let (Some(disk), Some(book)) = (&mut self.disk, self.books.get_mut(index as usize)) {
             disk.marry(index, book, entry);
-            book.plan_id = disk.map.view().put(entry);
+            book.plan_id = disk.put_of(entry);
             header.plan_id.store(book.plan_id, Relaxed);
         }
     }

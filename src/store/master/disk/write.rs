@@ -136,6 +136,8 @@ impl Master {
                     // In other orders what is read goes to the end, and what is behind it comes to the front unseen.
                     let further = !walk.dirty && rank.queues.is_fifo() && admission == Admission::default();
                     let Some(list) = list.filter(|_| is_next || in_some || further) else {
+                        // Of each rank as much: a quota takes those first that came first, wherever they are.
+                        passed_in = [0; MAX_NAMESPACES];
                         walk = self.end_of_rank(&walk);
                         continue;
                     };
@@ -154,6 +156,7 @@ impl Master {
                     } else {
                         // It is not to be written yet.
                         looked += 1;
+                        passed_in = [0; MAX_NAMESPACES];
                         walk = self.end_of_rank(&walk);
                         continue;
                     }
