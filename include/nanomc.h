@@ -4466,7 +4466,8 @@ nmc_status_t nmc_kv_stats(struct nmc_kv_t *kv, struct nmc_kv_stats_t *out_stats)
 /**
  * Stores the blocks of one group in `*out_stats`. For a group without blocks of its own these are those of the cache.
  *
- * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such group).
+ * Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such group),
+ * `NMC_ERR_UNSUPPORTED` (`NMC_KV_VIRTUAL`).
  */
 nmc_status_t nmc_kv_group_stats(struct nmc_kv_t *kv, uint32_t group, struct nmc_kv_group_stats_t *out_stats);
 
@@ -5095,7 +5096,8 @@ typedef struct nmc_ep_config_t {
   /** Type of weights: one of `NMC_EP_WEIGHTS_*`. */
   uint32_t weights;
   /**
-   * Rows that an expert has room for in the grouped layout; 0 for as many as can come (world * t_cap). With less,
+   * Rows that an expert has room for in the grouped layout; 0 for world * t_cap, as many as can come
+   * unless a token names an expert twice. With less,
    * rows that do not fit are counted, or go to spill groups.
    */
   uint32_t max_m;
@@ -5574,7 +5576,8 @@ nmc_status_t nmc_ep_device(const struct nmc_ep_t *ep, uint32_t layer, nmc_ep_ran
  * products take them. With `grouped->x` NULL writes the lists alone.
  *
  * On CUDA heaps only enqueues; graph-safe. Rows that do not fit `max_m` and the spill groups are counted
- * (`overflow_rows` of `nmc_ep_stats`) and left out of the sums of `nmc_ep_scatter`; with the default `max_m` there are none.
+ * (`overflow_rows` of `nmc_ep_stats`) and left out of the sums of `nmc_ep_scatter`; with the default `max_m` there are none,
+ * unless a token names an expert twice.
  * One thread at a time for a handle. Statuses: see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_route_pack(struct nmc_ep_t *ep,

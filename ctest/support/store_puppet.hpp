@@ -162,13 +162,14 @@ class Client {
       const bool woken = poll(&event, 1, 50000) == 1;
       OK(nmc_store_completions(store_, &done, 1, &n));
       answer << (woken && n == 1 ? std::to_string(done.token) + " " + nmc_status_name(done.status) : "nothing");
-    } else if (verb == "limit") {  // limit <MiB>: the process gets no more memory than this
+    } else if (verb == "limit") {  // limit <MiB>: the process gets no more memory than this; -1 ends it
       long pages = 0;
       FILE* file = fopen("/proc/self/statm", "r");
       REQUIRE(file != nullptr && fscanf(file, "%ld", &pages) == 1);
       fclose(file);
-      const rlim_t most = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (number() << 20));
-      const rlimit limit{most, RLIM_INFINITY};
+      const long long more = number();
+      const rlim_t most = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (more << 20));
+      const rlimit limit{more < 0 ? RLIM_INFINITY : most, RLIM_INFINITY};
       answer << (setrlimit(RLIMIT_AS, &limit) == 0 ? "limited" : "refused");
     } else if (verb == "owner") {  // owner <key>: the rank that holds it
       nmc_object_meta_t meta{};

@@ -329,7 +329,8 @@ pub unsafe extern "C" fn nmc_ep_device(
 /// products take them. With `grouped->x` NULL writes the lists alone.
 ///
 /// On CUDA heaps only enqueues; graph-safe. Rows that do not fit `max_m` and the spill groups are counted
-/// (`overflow_rows` of `nmc_ep_stats`) and left out of the sums of `nmc_ep_scatter`; with the default `max_m` there are none.
+/// (`overflow_rows` of `nmc_ep_stats`) and left out of the sums of `nmc_ep_scatter`; with the default `max_m` there are none,
+/// unless a token names an expert twice.
 /// One thread at a time for a handle. Statuses: see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_route_pack(

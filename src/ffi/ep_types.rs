@@ -68,7 +68,8 @@ pub struct nmc_ep_config_t {
     pub dispatch: u32,
     /// Type of weights: one of `NMC_EP_WEIGHTS_*`.
     pub weights: u32,
-    /// Rows that an expert has room for in the grouped layout; 0 for as many as can come (world * t_cap). With less,
+    /// Rows that an expert has room for in the grouped layout; 0 for world * t_cap, as many as can come
+    /// unless a token names an expert twice. With less,
     /// rows that do not fit are counted, or go to spill groups.
     pub max_m: u32,
     /// Groups of `max_m` rows behind those of the experts, for rows that did not fit, filled in the order of experts.

@@ -217,7 +217,8 @@ pub unsafe extern "C" fn nmc_kv_stats(kv: *mut nmc_kv_t, out_stats: *mut nmc_kv_
 
 /// Stores the blocks of one group in `*out_stats`. For a group without blocks of its own these are those of the cache.
 ///
-/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such group).
+/// Waits for calls in other threads. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no such group),
+/// `NMC_ERR_UNSUPPORTED` (`NMC_KV_VIRTUAL`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_group_stats(
     kv: *mut nmc_kv_t,

@@ -599,7 +599,10 @@ impl Client {
         }
         let absent = self.heaps.get(rank as usize).is_some_and(|mapped| mapped.generation == 0);
         if absent && first && place.get().is_none() {
-            self.wait_for_heap(rank, id, patience).map(|mapped| place.set(mapped));
+            match self.wait_for_heap(rank, id, patience) {
+                Some(mapped) => _ = place.set(mapped),
+                None => crate::bail!(NMC_ERR_PEER_LOST, "the heap of rank {rank} is not mapped in this process yet"),
+            }
         }
         place.get().filter(|mapped| mapped.id == id).ok_or_else(|| replaced(rank))
     }

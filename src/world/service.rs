@@ -8,7 +8,7 @@ use super::wire::{Message, Peer, Reattach, SERVICE};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::NMC_ERR_EXISTS;
+use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY};
 use crate::rpc::{self, Link, MAX_PACKET, Packet, Sent, caller};
 use crate::sync::{panics, service_thread};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -55,6 +55,8 @@ struct Service<'a> {
     pause: Duration,
     /// The master refused us for good.
     refused: bool,
+    /// There was no memory for a peer's heap.
+    missing: bool,
     buffer: Vec<u8>,
 }
 
@@ -67,6 +69,7 @@ impl<'a> Service<'a> {
             next_try: Instant::now(),
             pause: RECONNECT_FIRST,
             refused: false,
+            missing: true,
             buffer,
         }
     }
@@ -80,6 +83,12 @@ impl<'a> Service<'a> {
             }
             if self.link.is_none() && self.wants_master() && Instant::now() >= self.next_try {
                 self.reconnect();
+            }
+            if self.missing {
+                match self.shared.open_missing() {
+                    Ok(missing) => self.missing = missing,
+                    Err(error) => fail(self.shared, error),
+                }
             }
             let (changed, grace) = self.shared.observe();
             if changed {
@@ -152,6 +161,10 @@ impl<'a> Service<'a> {
                     match self.shared.replace(rank, slot) {
                         // It was not put in place: the master says it again to whoever comes back.
                         Err(error) if self.shared.known_generation(rank) < generation => return Err(error),
+                        Err(error) if error.status == NMC_ERR_NO_MEMORY => {
+                            log::emit(log::WARN, || format!("rank {}: {error}; it is tried again", self.shared.rank));
+                            self.missing = true;
+                        }
                         Err(error) => fail(self.shared, error),
                         Ok(()) => {}
                     }
@@ -197,11 +210,12 @@ impl<'a> Service<'a> {
         let mut peers = memory::with_capacity(views.len())?;
         let mut fds = vec![control.as_fd(), shared.words.as_fd()];
         for (view, rank) in views.iter().zip(0u32..) {
-            if let Some(PeerView { generation, holder, watch: Some(watch), heap: Some(heap) }) = view {
+            let Some(view) = view else { continue };
+            if let (Some(watch), Some((desc, fd))) = (&view.watch, view.announced()) {
                 fds.extend([watch.pidfd.as_fd(), watch.life.as_fd()]);
-                fds.extend(heap.fd());
-                let heap = heap.desc().clone();
-                peers.push(Peer { rank, generation: *generation, holder: holder.clone(), heap });
+                fds.extend(fd);
+                let (generation, holder, heap) = (view.generation, view.holder.clone(), desc.clone());
+                peers.push(Peer { rank, generation, holder, heap });
             }
         }
         let reattach = Reattach {

@@ -11,12 +11,13 @@ use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_PROTOCOL};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY, NMC_ERR_PROTOCOL};
 use crate::cuda::{Device, DeviceTable};
 use crate::layout::world::{Control, Farewell, Words};
-use crate::mem::{Heap, HeapKind, Slab};
+use crate::mem::{Heap, HeapDesc, HeapKind, Slab};
 use crate::rpc::Event;
 use parking_lot::Mutex;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -29,23 +30,47 @@ pub struct PeerView {
     pub watch: Option<Watch>,
     /// `None` if it could not be opened.
     pub heap: Option<Arc<Heap>>,
+    /// What it is opened from, if there was no memory for it: that is tried again.
+    pub unopened: Option<Announced>,
+}
+
+/// A heap as it is announced, with its descriptor.
+pub type Announced = (HeapDesc, Option<OwnedFd>);
+
+/// Opens what was announced, which stays as it is.
+fn open_announced(rank: u32, (desc, fd): &Announced, device: Option<&Arc<Device>>) -> Result<Arc<Heap>> {
+    let of = |error: Error| error.context(format!("opening the heap of rank {rank}"));
+    let fd = match fd.as_ref().map(OwnedFd::try_clone).transpose() {
+        Ok(fd) => fd,
+        Err(cause) => return Err(of(Error::new(NMC_ERR_NO_MEMORY, format!("a descriptor: {cause}")))),
+    };
+    Heap::open(desc, fd, device).map(Arc::new).map_err(of)
 }
 
 impl PeerView {
     /// What the master announced about `rank`, with its heap open if that works; `own` is given if we have it mapped.
     pub fn open(rank: u32, slot: Slot, own: Option<Arc<Heap>>, device: Option<&Arc<Device>>) -> (Self, Result<()>) {
-        let opened = match (own, slot.heap) {
+        let opened = match (own, &slot.heap) {
             (Some(own), _) => Ok(own),
-            (None, Some((desc, fd))) => Heap::open(&desc, fd, device)
-                .map(Arc::new)
-                .map_err(|e| e.context(format!("opening the heap of rank {rank}"))),
+            (None, Some(announced)) => open_announced(rank, announced, device),
             (None, None) => Err(Error::new(NMC_ERR_PROTOCOL, format!("rank {rank} was announced without a heap"))),
         };
+        let again = matches!(&opened, Err(error) if error.status == NMC_ERR_NO_MEMORY);
         let (heap, outcome) = match opened {
             Ok(heap) => (Some(heap), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        (Self { generation: slot.generation, holder: slot.holder, watch: Some(slot.watch), heap }, outcome)
+        let unopened = slot.heap.filter(|_| again);
+        (Self { generation: slot.generation, holder: slot.holder, watch: Some(slot.watch), heap, unopened }, outcome)
+    }
+
+    /// What this rank knows of the heap, for whoever is told of it.
+    pub fn announced(&self) -> Option<(&HeapDesc, Option<BorrowedFd<'_>>)> {
+        match (&self.heap, &self.unopened) {
+            (Some(heap), _) => Some((heap.desc(), heap.fd())),
+            (None, Some((desc, fd))) => Some((desc, fd.as_ref().map(AsFd::as_fd))),
+            (None, None) => None,
+        }
     }
 
     /// Looks at the holder now. `farewell` is what its word says.
@@ -179,6 +204,35 @@ impl Shared {
             *place = Some(view);
         }
         self.refresh_tables(&peers)
+    }
+
+    /// Opens heaps for which there was no memory when they were announced. Gives whether some are missing still.
+    pub fn open_missing(&self) -> Result<bool> {
+        let mut peers = self.peers.lock();
+        let (mut missing, mut came) = (false, Vec::new());
+        for (peer, rank) in peers.iter_mut().zip(0u32..) {
+            let Some(peer) = peer else { continue };
+            let Some(announced) = peer.unopened.take_if(|_| peer.heap.is_none()) else { continue };
+            match open_announced(rank, &announced, self.device.as_ref()) {
+                Ok(heap) => {
+                    peer.heap = Some(heap);
+                    came.push(rank);
+                }
+                Err(_) => {
+                    peer.unopened = Some(announced);
+                    missing = true;
+                }
+            }
+        }
+        if came.is_empty() {
+            return Ok(missing);
+        }
+        self.refresh_tables(&peers)?;
+        drop(peers);
+        log::emit(log::INFO, || format!("rank {}: the heaps of ranks {came:?} are open now", self.rank));
+        self.changed.signal();
+        self.ring();
+        Ok(missing)
     }
 
     fn look(&self, rank: u32, peer: &mut PeerView) -> RankState {

@@ -127,7 +127,7 @@ impl World {
         memory::try_collect((0..config.world_size).map(|rank| {
             let peers = memory::collect(heaps.iter().zip(0u32..).map(|(heap, peer)| {
                 let heap = Some(Arc::clone(heap));
-                Some(PeerView { generation: 1, holder: holder(peer), watch: None, heap })
+                Some(PeerView { generation: 1, holder: holder(peer), watch: None, heap, unopened: None })
             }))?;
             let shared = Shared::new(config, device.clone(), (rank, 1, world_id), None, Arc::clone(&words), peers)?;
             Self::finish(shared, registration.clone(), None, None, None)

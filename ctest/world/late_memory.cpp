@@ -1,0 +1,64 @@
+// A rank comes later while another one gets no memory: it cannot map the new heap then. When there is memory again it can, what is stored
+// there is read by all, and nothing of it is lost when only the rank that was short of memory lives on.
+#include "../support/store_puppet.hpp"
+
+namespace {
+
+constexpr uint32_t kSize = 3;
+
+Process come(const Place& place, int32_t rank, const StoreWish& wish) {
+  Process process = client_process(place, rank, kSize, wish);
+  REQUIRE(SAYS(process.reply(), "NMC_OK"));
+  REQUIRE(SAYS(process.ask("create"), "NMC_OK"));
+  return process;
+}
+
+// Asks again as long as a rank's heap cannot be reached.
+std::string until_reached(Process& process, const std::string& question) {
+  const double deadline = seconds_now() + 60;
+  std::string said;
+  do {
+    said = process.ask(question);
+  } while (said.find("NMC_ERR_PEER_LOST") != std::string::npos && seconds_now() < deadline);
+  return said;
+}
+
+void story(int short_of_memory) {
+  Place place;
+  StoreWish wish;
+  wish.least = 1;
+  wish.pages = (16 << 20) / wish.page_bytes;
+  Process ranks[kSize];
+  for (int rank : {0, 1}) ranks[rank] = come(place, rank, wish);
+
+  promise("a_rank_that_had_no_memory_for_a_heap_maps_it_when_there_is_some");
+  SAYS(ranks[short_of_memory].ask("limit 1"), "limited");
+  ranks[2] = come(place, 2, wish);
+  SAYS(until_reached(ranks[2], "put own 9000 3 2 0 0 2"), "NMC_OK");
+  // It tries a few times in vain.
+  pause_us(600000);
+  SAYS(ranks[short_of_memory].ask("limit -1"), "limited");
+  for (Process& rank : ranks) SAYS(until_reached(rank, "get own 9000 3"), "right");
+  SAYS(until_reached(ranks[short_of_memory], "put given 9000 3 2 0 0 2"), "NMC_OK");
+
+  promise("nothing_is_lost_that_it_alone_has_mapped");
+  const int other = 1 - short_of_memory;
+  for (int rank : {2, other}) ranks[rank].kill9();
+  for (int rank : {other, 2}) ranks[rank] = come(place, rank, wish);
+  for (Process& rank : ranks) {
+    for (const char* key : {"own", "given"}) SAYS(until_reached(rank, std::string("get ") + key + " 9000 3"), "right");
+  }
+  std::vector<Process> all;
+  for (Process& rank : ranks) all.push_back(std::move(rank));
+  dismiss_clients(all);
+  CHECK(place.leftovers().empty());
+}
+
+}  // namespace
+
+int main() {
+  skip_without_join();
+  story(1);
+  story(0);
+  return finish();
+}
