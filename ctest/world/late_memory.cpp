@@ -23,6 +23,12 @@ std::string until_reached(Process& process, const std::string& question) {
   return said;
 }
 
+void reads(Process& rank, const std::string& key) {
+  SAYS(until_reached(rank, "pin " + key), "NMC_OK");
+  SAYS(rank.ask("get " + key + " 9000 3"), "right");
+  SAYS(rank.ask("unpin " + key), "NMC_OK");
+}
+
 void story(int short_of_memory) {
   Place place;
   StoreWish wish;
@@ -36,9 +42,9 @@ void story(int short_of_memory) {
   ranks[2] = come(place, 2, wish);
   SAYS(until_reached(ranks[2], "put own 9000 3 2 0 0 2"), "NMC_OK");
   // It tries a few times in vain.
-  pause_us(600000);
+  sleep_ms(600);
   SAYS(ranks[short_of_memory].ask("limit -1"), "limited");
-  for (Process& rank : ranks) SAYS(until_reached(rank, "get own 9000 3"), "right");
+  for (Process& rank : ranks) reads(rank, "own");
   SAYS(until_reached(ranks[short_of_memory], "put given 9000 3 2 0 0 2"), "NMC_OK");
 
   promise("nothing_is_lost_that_it_alone_has_mapped");
@@ -46,7 +52,7 @@ void story(int short_of_memory) {
   for (int rank : {2, other}) ranks[rank].kill9();
   for (int rank : {other, 2}) ranks[rank] = come(place, rank, wish);
   for (Process& rank : ranks) {
-    for (const char* key : {"own", "given"}) SAYS(until_reached(rank, std::string("get ") + key + " 9000 3"), "right");
+    for (const char* key : {"own", "given"}) reads(rank, key);
   }
   std::vector<Process> all;
   for (Process& rank : ranks) all.push_back(std::move(rank));
