@@ -155,7 +155,7 @@ impl Leader {
     fn over(&mut self, id: NodeId, at: At, name: (u32, u64)) {
         let Some(slot) = self.members.get(&id).copied() else { return };
         let telling = self.node_mut(id).filter(|node| node.telling);
-        if !telling.is_some_and(|node| memory::push(&mut node.moved, (at, name)).is_ok()) {
+        if telling.is_none_or(|node| memory::push(&mut node.moved, (at, name)).is_err()) {
             self.lift(slot, at, name);
         }
     }
