@@ -32,6 +32,8 @@ const SWEEP_ENTRIES: u32 = 1024;
 const MOST_FACTS: usize = 1 << 16;
 /// How much of a heap is written ahead of its eviction, in 1/1000.
 const WINDOW_PERMILLE: u64 = 100;
+/// As many times of what is to be on disk is looked at, if all of that is.
+const FURTHER: u64 = 8;
 /// Pages of a namespace with a quota that are, at least.
 const QUOTA_PAGES: u64 = 16;
 

@@ -134,7 +134,11 @@ impl Master {
                     is_next = walk.pages < goal && walk.objects < objects;
                     let in_some = has_goals && goals_in.iter().zip(&passed_in).any(|(goal, passed)| passed < goal);
                     // In other orders what is read goes to the end, and what is behind it comes to the front unseen.
-                    let further = !walk.dirty && rank.queues.is_fifo() && admission == Admission::default();
+                    let further = goal > 0
+                        && walk.front.known < FURTHER * goal
+                        && !walk.dirty
+                        && rank.queues.is_fifo()
+                        && admission == Admission::default();
                     let Some(list) = list.filter(|_| is_next || in_some || further) else {
                         // Of each rank as much: a quota takes those first that came first, wherever they are.
                         passed_in = [0; MAX_NAMESPACES];
