@@ -3151,7 +3151,8 @@ nmc_status_t nmc_client_unregister(struct nmc_client_t *client, void *memory);
  *
  * Asks the leader, sends the bytes to each owner, and tells the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (an owner
  * that was chosen has the key; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY`, `NMC_ERR_STALE` (it was removed or evicted
- * at once), `NMC_ERR_LIMIT` (4,096 namespaces of the cluster have something, or the nodes have had values of 63 namespaces each), `NMC_ERR_UNAVAILABLE` (no master answers), `NMC_ERR_TIMEOUT` (it may have been put), `NMC_ERR_CANCELLED`,
+ * at once), `NMC_ERR_LIMIT` (4,096 namespaces of the cluster have something, or the nodes have had values of 63 namespaces each), `NMC_ERR_UNAVAILABLE` (no master
+ * answers, or no owner that was asked can be reached), `NMC_ERR_TIMEOUT` (after both it may have been put), `NMC_ERR_CANCELLED`,
  * `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_client_put(struct nmc_client_t *client,

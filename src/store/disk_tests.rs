@@ -519,6 +519,39 @@ fn what_is_written_ahead_is_on_disk_when_it_is_evicted() {
     }
 }
 
+/// A namespace with a quota, with a disk that writes at once what it is woken for: how many went that were on disk, and that were not.
+fn at_its_quota(ranks: u32, priorities: u32) -> (u64, u64) {
+    let world = crate::world::Config { heap_bytes: 1 << 21, ..world() };
+    let bed = Bed::in_world(&world, &Config { max_objects: Some(2048), ..config() });
+    bed.attach_to(map(1 << 16), &[(b"", DEFAULT)], &[]).unwrap();
+    let small = bed.store.namespace(b"small", Some(80 * 4096)).unwrap();
+    let mut bucket = 10;
+    for n in 0..1000u32 {
+        let keep = Keep { priority: n % priorities, ..Keep::DEFAULT };
+        let options = PutOptions { rank: Some(n / 3 % ranks), keep, ..PutOptions::DEFAULT };
+        put_with(&small, &n.to_le_bytes(), b"v", &options).unwrap();
+        let mut more = bed.disk.wakes.swap(0, SeqCst) > 0;
+        while more {
+            let mut items = Vec::new();
+            (more, _) = bed.with(|master| {
+                master.look_around();
+                master.next_to_write(Scope::Ahead, (64, u64::MAX), &|| false, &mut items)
+            });
+            bucket += 1;
+            bed.write(&items, bucket);
+        }
+    }
+    let counts = bed.with(|master| Ok(master.disk_counts().unwrap()));
+    (counts.evicted_clean, counts.evicted_dirty)
+}
+
+#[test]
+fn what_a_quota_evicts_is_on_disk_with_several_ranks_and_priorities_too() {
+    for (ranks, priorities) in [(1, 1), (2, 1), (1, 2), (2, 3)] {
+        assert_eq!(at_its_quota(ranks, priorities), (920, 0), "{ranks} ranks, {priorities} priorities");
+    }
+}
+
 #[test]
 fn nobody_looks_for_what_is_to_be_written_while_all_in_front_is_on_disk() {
     let world = crate::world::Config { heap_bytes: 4 << 20, ..world() };

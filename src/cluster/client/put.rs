@@ -489,7 +489,9 @@ impl Putting {
             self.starts += 1;
             return self.wait(Step::Waiting, NMC_ERR_STALE, cx);
         }
-        Some(Outcome::of(self.status))
+        // Its owners could not be reached, or were lost: there was time left.
+        let lost = self.status == NMC_ERR_TIMEOUT && cx.now < self.deadline;
+        Some(Outcome::of(if lost { NMC_ERR_UNAVAILABLE } else { self.status }))
     }
 
     /// It is not to be, and ends with this status: time is up, or nobody wants it any more.

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a block that somebody else stores is waited for, and how often it is looked at.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What the threads of a link share.
