@@ -518,6 +518,18 @@ fn nothing_is_fetched_into_blocks_that_others_have() {
     assert!(b.is_right(2, &tokens, 0..24));
     b.kv.close(2, false).unwrap();
     b.is_clean();
+    // One whose parent was given up has them alone.
+    let other = prompt(8, 24);
+    a.send(3, &other);
+    b.open(3, &other);
+    b.kv.fork(3, 4).unwrap().unwrap();
+    b.kv.close(3, true).unwrap();
+    let (ticket, found) = b.kv.onboard(4, After::Nothing, true, false).unwrap();
+    assert_eq!(found, 24);
+    b.end(ticket).1.unwrap();
+    assert!(b.is_right(4, &other, 0..24));
+    b.kv.close(4, false).unwrap();
+    b.is_clean();
 }
 
 /// What happens to a transfer, and when.
