@@ -3,12 +3,12 @@
 
 use super::RankState;
 use super::roster::{Slot, slots_of};
-use super::shared::{PeerView, Shared};
+use super::shared::{PeerView, Shared, is_want};
 use super::wire::{Message, Peer, Reattach, SERVICE};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY};
+use crate::base::status::NMC_ERR_EXISTS;
 use crate::rpc::{self, Link, MAX_PACKET, Packet, Sent, caller};
 use crate::sync::{panics, service_thread};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -161,7 +161,7 @@ impl<'a> Service<'a> {
                     match self.shared.replace(rank, slot) {
                         // It was not put in place: the master says it again to whoever comes back.
                         Err(error) if self.shared.known_generation(rank) < generation => return Err(error),
-                        Err(error) if error.status == NMC_ERR_NO_MEMORY => {
+                        Err(error) if is_want(&error) => {
                             log::emit(log::WARN, || format!("rank {}: {error}; it is tried again", self.shared.rank));
                             self.missing = true;
                         }

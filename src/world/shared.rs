@@ -11,7 +11,7 @@ use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY, NMC_ERR_PROTOCOL};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_PROTOCOL};
 use crate::cuda::{Device, DeviceTable};
 use crate::layout::world::{Control, Farewell, Words};
 use crate::mem::{Heap, HeapDesc, HeapKind, Slab};
@@ -37,12 +37,17 @@ pub struct PeerView {
 /// A heap as it is announced, with its descriptor.
 pub type Announced = (HeapDesc, Option<OwnedFd>);
 
+/// Whether a heap could not be opened for want of something that may be there later.
+pub fn is_want(error: &Error) -> bool {
+    matches!(error.status, NMC_ERR_NO_MEMORY | NMC_ERR_LIMIT)
+}
+
 /// Opens what was announced, which stays as it is.
 fn open_announced(rank: u32, (desc, fd): &Announced, device: Option<&Arc<Device>>) -> Result<Arc<Heap>> {
     let of = |error: Error| error.context(format!("opening the heap of rank {rank}"));
     let fd = match fd.as_ref().map(OwnedFd::try_clone).transpose() {
         Ok(fd) => fd,
-        Err(cause) => return Err(of(Error::new(NMC_ERR_NO_MEMORY, format!("a descriptor: {cause}")))),
+        Err(cause) => return Err(of(Error::new(NMC_ERR_LIMIT, format!("a descriptor: {cause}")))),
     };
     Heap::open(desc, fd, device).map(Arc::new).map_err(of)
 }
@@ -55,7 +60,7 @@ impl PeerView {
             (None, Some(announced)) => open_announced(rank, announced, device),
             (None, None) => Err(Error::new(NMC_ERR_PROTOCOL, format!("rank {rank} was announced without a heap"))),
         };
-        let again = matches!(&opened, Err(error) if error.status == NMC_ERR_NO_MEMORY);
+        let again = matches!(&opened, Err(error) if is_want(error));
         let (heap, outcome) = match opened {
             Ok(heap) => (Some(heap), Ok(())),
             Err(error) => (None, Err(error)),
