@@ -395,6 +395,7 @@ impl<S: Storage> Agent<S> {
         to: &mut Vec<Action>,
     ) -> Result<()> {
         let Self { taken, storage, .. } = self;
+        let mut is_over = !self.remembered.done.contains_key(&stopped.put);
         if let Some(found) = taken.get_mut(&stopped.put) {
             match (&found.state, stopped.begun) {
                 (State::Reserved, true) => found.state = State::Doubtful(storage.doubt(found.plan), now),
@@ -403,8 +404,12 @@ impl<S: Storage> Agent<S> {
                     storage.abandon(found.plan);
                     taken.remove(&stopped.put);
                 }
-                _ => {}
+                _ => is_over = false,
             }
+        }
+        if is_over {
+            // A repeat of the reservation that comes late, and one of its commit, would publish pages that nobody wrote to.
+            self.refuse(stopped.put);
         }
         to.push(Action::Send(from, Frame::answering(request, Answer::new(0, NMC_OK, ""))));
         Ok(())

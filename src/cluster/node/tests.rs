@@ -504,26 +504,40 @@ fn a_reservation_that_came_to_nothing_is_not_made_again() {
     assert!(matches!(rig.ask(3, reserve()), Some(Message::Reserved(r)) if r.status == NMC_ERR_STALE));
     assert!(matches!(rig.ask(4, commit()), Some(Message::PutDone(done)) if done.status == NMC_ERR_STALE));
     assert!(rig.agent.storage().find(&key()).is_none());
+
+    // Nor one whose writer has stopped, also if that comes before it.
+    for comes_first in [true, false] {
+        let mut rig = Rig::joined(16);
+        if comes_first {
+            assert!(matches!(rig.ask(1, reserve()), Some(Message::Reserved(r)) if r.status == NMC_OK));
+        }
+        rig.ask(2, Stopped { put: PutId::clustered(5, 3), begun: false });
+        assert!(matches!(rig.ask(3, reserve()), Some(Message::Reserved(r)) if r.status == NMC_ERR_STALE));
+        assert!(matches!(rig.ask(4, commit()), Some(Message::PutDone(done)) if done.status == NMC_ERR_STALE));
+        assert!(rig.agent.storage().find(&key()).is_none());
+    }
 }
 
 #[test]
 fn pages_of_a_writer_that_has_stopped_are_free_only_if_it_had_not_begun() {
-    let put = || Reserve { put: Put { length: 16, ..put(5, position(0)) }, writer: "w".into() };
-    let stopped = |begun| Stopped { put: PutId::clustered(5, 3), begun };
+    // Each of them under an id of its own.
+    let id = |n| PutId::clustered(5, n);
+    let put = |n| Reserve { put: Put { put: id(n), length: 16, ..put(5, position(0)) }, writer: "w".into() };
+    let stopped = |n, begun| Stopped { put: id(n), begun };
     let mut rig = Rig::joined(16);
-    assert!(matches!(rig.ask(1, put()), Some(Message::Reserved(r)) if r.status == NMC_OK));
-    assert!(matches!(rig.ask(2, stopped(false)), Some(Message::Answer(_))) && room(&mut rig));
-    assert!(matches!(rig.ask(3, put()), Some(Message::Reserved(r)) if r.status == NMC_OK));
-    assert!(matches!(rig.ask(4, stopped(true)), Some(Message::Answer(_))) && !room(&mut rig));
+    assert!(matches!(rig.ask(1, put(3)), Some(Message::Reserved(r)) if r.status == NMC_OK));
+    assert!(matches!(rig.ask(2, stopped(3, false)), Some(Message::Answer(_))) && room(&mut rig));
+    assert!(matches!(rig.ask(3, put(4)), Some(Message::Reserved(r)) if r.status == NMC_OK));
+    assert!(matches!(rig.ask(4, stopped(4, true)), Some(Message::Answer(_))) && !room(&mut rig));
     rig.agent.renew_now(&mut rig.actions);
     rig.on(Event::Renewed(1));
     assert!(room(&mut rig));
     // What was reserved before a renewal, and is given up after it, is not in doubt at all.
-    assert!(matches!(rig.ask(5, put()), Some(Message::Reserved(r)) if (r.status, r.mover) == (NMC_OK, 1)));
+    assert!(matches!(rig.ask(5, put(5)), Some(Message::Reserved(r)) if (r.status, r.mover) == (NMC_OK, 1)));
     rig.agent.renew_now(&mut rig.actions);
     rig.on(Event::Renewed(2));
     assert!(!room(&mut rig), "it may be committed");
-    assert!(matches!(rig.ask(6, stopped(true)), Some(Message::Answer(_))) && room(&mut rig));
+    assert!(matches!(rig.ask(6, stopped(5, true)), Some(Message::Answer(_))) && room(&mut rig));
 }
 
 #[test]
