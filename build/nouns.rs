@@ -108,7 +108,8 @@ One process starts `nanomc-master`. Everybody else calls `nmc_client_open` with 
 `nmc_client_attach_store` for a store that it has. Then `nmc_client_put`, `nmc_client_get` and `nmc_client_remove`, one key or many, on any
 machine; or the store's own reads through a handle of `nmc_client_open_store`. `nmc_client_submit_put` and its like do not wait: `nmc_client_completions`
 tells what became of them. `nmc_client_segments` and `nmc_client_query` tell what is where. `nmc_client_close` ends it; its nodes leave the cluster.",
-        sources: &["ffi/client_types.rs", "ffi/client_placement.rs", "ffi/client.rs", "ffi/client_submit.rs", "ffi/client_store.rs"],
+        sources: &["ffi/client_types.rs", "ffi/client_placement.rs", "ffi/client.rs", "ffi/client_metadata.rs", "ffi/client_remove.rs",
+            "ffi/client_drain.rs", "ffi/client_submit.rs", "ffi/client_store.rs"],
     },
     Noun {
         title: "KV cache",

@@ -17,8 +17,7 @@ install(PROGRAMS "${NANOMC_OUT}/nmc" "${NANOMC_OUT}/nanomc-master" DESTINATION "
 if(NOT NANOMC_PREBUILT OR EXISTS "${NANOMC_OUT}/nanomc-master")
   file(CREATE_LINK nanomc-master "${PROJECT_BINARY_DIR}/mooncake_master" SYMBOLIC)
   install(FILES "${PROJECT_BINARY_DIR}/mooncake_master" DESTINATION "${CMAKE_INSTALL_BINDIR}")
-  configure_file("${NANOMC_ROOT}/crates/nanomc-master/nanomc-master.service.in" "${PROJECT_BINARY_DIR}/nanomc-master.service" @ONLY)
-  install(FILES "${PROJECT_BINARY_DIR}/nanomc-master.service" DESTINATION lib/systemd/system)
+  install(FILES "${NANOMC_ROOT}/crates/nanomc-master/nanomc-master.service" DESTINATION lib/systemd/system)
 endif()
 install(FILES "${NANOMC_ROOT}/include/nanomc.h" "${NANOMC_ROOT}/include/nanomc.hpp"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
@@ -26,7 +25,7 @@ install(DIRECTORY "${NANOMC_ROOT}/include/nanomc" DESTINATION "${CMAKE_INSTALL_I
 # Side by side as in the source tree, so that their links lead somewhere; the examples are built against the installed library.
 install(FILES "${NANOMC_ROOT}/LICENSE" "${NANOMC_ROOT}/README.md" "${NANOMC_ROOT}/CHANGELOG.md"
   "${NANOMC_ROOT}/CONTRIBUTING.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-install(DIRECTORY "${NANOMC_ROOT}/docs" "${NANOMC_ROOT}/cpp_examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
+install(DIRECTORY "${NANOMC_ROOT}/docs" "${NANOMC_ROOT}/cpp_examples" "${NANOMC_ROOT}/proto" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
   PATTERN Doxyfile EXCLUDE PATTERN __pycache__ EXCLUDE)
 # Debug information and the compiler's bitcode are nine tenths of the libraries; who needs them finds them in target/release.
 install(CODE "

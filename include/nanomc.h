@@ -41,9 +41,11 @@
  *            nmc_tier_*: open close sync offload prefetch stage release evict events pause resume stats verify scan
  *
  *  Client    a cluster: objects on the nodes of many machines, found by key
- *            nmc_client_*: set_placement open close mount attach_store unmount drain undrain register unregister put
- *              get put_batch get_batch exists exists_batch remove remove_all query segments keys sync submit_put
- *              submit_get submit_remove submit_put_batch submit_get_batch completions event_fd cancel open_store
+ *            nmc_client_*: set_placement open close mount attach_store unmount register unregister put get put_batch
+ *              get_batch exists exists_batch query segments keys sync get_metadata get_metadata_batch
+ *              submit_get_metadata get_with_metadata remove remove_batch remove_all drain undrain submit_put
+ *              submit_get submit_remove submit_put_batch submit_get_batch submit_remove_batch completions event_fd
+ *              cancel open_store
  *
  *  KV cache  where the K and V of every token are: blocks, sequences, shared prefixes, block tables
  *            nmc_kv_*: create heap_bytes page_tokens destroy open find append append_batch commit keep_state reserve
@@ -224,23 +226,31 @@ typedef int32_t nmc_status_t;
 /** Elements of `element_bytes` bytes that the library knows nothing else about. */
 #define NMC_DTYPE_RAW 5
 
-/** What is evicted first: what was stored or published first. */
-#define NMC_EVICT_FIFO 0
+/**
+ * Nothing is evicted to make room: when the disk is full, offloading pauses, which `full` of `nmc_tier_stats_t` counts. SSD tier only.
+ */
+#define NMC_EVICT_NONE 0
 
-/** What was used longest ago; a cached block of the KV cache that has been idle longest. */
-#define NMC_EVICT_LRU 1
+/** What was stored, written or published first goes first. */
+#define NMC_EVICT_FIFO 1
+
+/**
+ * What was used longest ago: an object, the bucket on disk that nobody has read for the longest time, the cached block of the KV cache
+ * that has been idle longest.
+ */
+#define NMC_EVICT_LRU 2
 
 /**
  * S3-FIFO: what is new passes a small queue first, and stays if it is used there or returns soon after it left. A scan does
- * not push out what is read often.
+ * not push out what is read often. Store and KV cache only.
  */
-#define NMC_EVICT_S3FIFO 2
+#define NMC_EVICT_S3FIFO 3
 
 /** What was used least, in powers of two; among equals the one idle longest. KV cache only. */
-#define NMC_EVICT_LFU 3
+#define NMC_EVICT_LFU 4
 
 /** What has the lowest priority; a priority lapses after its time to live. KV cache only. */
-#define NMC_EVICT_PRIORITY 4
+#define NMC_EVICT_PRIORITY 5
 
 /** Something failed and a user will notice. */
 #define NMC_LOG_ERROR 1
@@ -370,7 +380,8 @@ nmc_status_t nmc_log_set_callback(nmc_log_fn callback,
 
 /**
  * Memory of the engine that is to be used instead of memory of the library. It stays the engine's, and must stay
- * valid until the world is destroyed in every process.
+ * valid until the world is destroyed in every process. It must be writable, and is lent to one heap at a time: neither is looked at where it is
+ * given by address.
  */
 typedef struct nmc_memory_t {
   /** One of `NMC_IMPORT_*`. */
@@ -832,19 +843,13 @@ nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
  */
 #define NMC_STORE_CHECKSUMS 1
 
-/** Use huge pages for the heaps of an embedded store, if there are any. */
-#define NMC_STORE_HUGE_PAGES 2
-
-/** Fault the host heaps of an embedded store in when it is created, as `NMC_HEAP_POPULATE` does for a world. */
-#define NMC_STORE_POPULATE 4
-
 /**
  * The store waits for its tier: while that is not open (`nmc_tier_open` in the process of the master), calls that store, remove or replace
  * something return `NMC_ERR_UNAVAILABLE`, and so do reads of what is not in memory, instead of `NMC_ERR_NOT_FOUND`. For stores that begin
  * with what a directory has: without it, other ranks may store a key that is on disk before that is known. Counts in the process of the
  * master; others ignore it.
  */
-#define NMC_STORE_WAIT_FOR_TIER 8
+#define NMC_STORE_WAIT_FOR_TIER 2
 
 /** Store the value in one run of pages. */
 #define NMC_PUT_CONTIGUOUS 1
@@ -920,7 +925,7 @@ typedef struct nmc_store_config_t {
   uint32_t max_objects;
   /** Most pins that a client can hold at a time; 0 for 1,024. */
   uint32_t pin_slots;
-  /** One of `NMC_EVICT_*`. */
+  /** `NMC_EVICT_FIFO`, `NMC_EVICT_LRU` or `NMC_EVICT_S3FIFO`. */
   uint32_t eviction;
   /** 0, or `NMC_STORE_*` flags. */
   uint32_t flags;
@@ -938,12 +943,21 @@ typedef struct nmc_store_config_t {
   uint32_t heap_kind;
   /** Embedded store: CUDA device, as in `nmc_world_config_t`. */
   int32_t device;
+  /** Embedded store: `NMC_HEAP_*` flags, as in `nmc_world_config_t`. */
+  uint32_t heap_flags;
+  /** Zero. */
+  uint32_t reserved0;
   /** How long to wait for the store's master when attaching, in ms; -1 for 30 s. */
   int64_t attach_timeout_ms;
   /** How long a call waits for the master, in ms; -1 for 10 s. */
   int64_t call_timeout_ms;
+  /**
+   * Embedded store with one heap: memory of the program that is this heap, `heap_offset` and `heap_bytes` bytes of it; `NMC_IMPORT_NONE` for memory of the
+   * library. It stays the program's, which leaves it alone until the last handle of the store is destroyed, or `nmc_client_unmount` of what was mounted has returned.
+   */
+  struct nmc_memory_t heap_import;
   /** Zero. */
-  uint64_t reserved[4];
+  uint64_t reserved[2];
 } nmc_store_config_t;
 
 /** What an nmc_store_config_t starts from. */
@@ -966,9 +980,12 @@ typedef struct nmc_store_config_t {
     /* world_size */ 0, \
     /* heap_kind */ NMC_HEAP_HOST, \
     /* device */ -1, \
+    /* heap_flags */ 0, \
+    /* reserved0 */ 0, \
     /* attach_timeout_ms */ -1, \
     /* call_timeout_ms */ -1, \
-    /* reserved */ {0, 0, 0, 0} \
+    /* heap_import */ {NMC_IMPORT_NONE, -1, NULL}, \
+    /* reserved */ {0, 0} \
   }
 
 /** How a value is stored. Start from `NMC_PUT_OPTIONS_INIT`; NULL means the same. */
@@ -1478,9 +1495,9 @@ nmc_status_t nmc_store_get_strided(struct nmc_store_t *store,
  * Reads what the writer of an object said about it (`metadata` of `nmc_put_options_t`) into `buffer`, and stores its size
  * in `*out_bytes`, if that is not NULL: 0 if there is none. With `capacity` 0 and `out_bytes` it only tells the size. If the
  * buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any. Of an object that is on disk only it is
- * read from there.
+ * read from there, and through a handle of `nmc_client_open_store` a node is asked for that of an object which is nowhere here.
  *
- * Does not block, but for the disk, and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
+ * Does not block, but for the disk and for nodes, and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
  * `NMC_NOT_READY` (it is being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot),
  * `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`, or on disk: it is not what the writer said), `NMC_ERR_IO` (the disk failed),
  * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
@@ -1530,8 +1547,7 @@ nmc_status_t nmc_store_remove_by_prefix(struct nmc_store_t *store,
 nmc_status_t nmc_store_remove_all(struct nmc_store_t *store);
 
 /**
- * Counts as an access to the object, without reading it, for policies other than FIFO. Of one that is on disk only it changes
- * nothing yet, and is `NMC_OK`.
+ * Counts as an access to the object, without reading it, for policies other than FIFO; of one that is on disk only, as one to its bucket.
  *
  * Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
  * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
@@ -1562,7 +1578,8 @@ nmc_status_t nmc_store_get_location(struct nmc_store_t *store,
 
 /**
  * Opens an object of `bytes` bytes for writing: the program stores the bytes itself, where the plan says, with its own
- * kernels or memcpy, and commits. Until then nobody can read it, and the key counts as taken.
+ * kernels or memcpy, and commits. Until then nobody can read it, and the key counts as taken. A key that is on disk only counts
+ * as one that exists, as for `nmc_store_put`.
  *
  * Asks the master. Thread-safe. Not graph-safe. Statuses as for `nmc_store_put`.
  */
@@ -1615,14 +1632,14 @@ nmc_status_t nmc_store_abort(struct nmc_store_t *store,
  */
 nmc_status_t nmc_store_plan_extents(struct nmc_store_t *store,
                                     const struct nmc_write_plan_t *plan,
-                                    struct nmc_extent_t *extents,
+                                    struct nmc_extent_t *out_extents,
                                     size_t capacity,
                                     size_t *out_n);
 
 /** The extents of a pinned object, in order. Otherwise like `nmc_store_plan_extents`. */
 nmc_status_t nmc_store_view_extents(struct nmc_store_t *store,
                                     const struct nmc_view_t *view,
-                                    struct nmc_extent_t *extents,
+                                    struct nmc_extent_t *out_extents,
                                     size_t capacity,
                                     size_t *out_n);
 
@@ -1754,7 +1771,7 @@ nmc_status_t nmc_store_watch(struct nmc_store_t *store,
  * Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
  */
 nmc_status_t nmc_store_completions(struct nmc_store_t *store,
-                                   struct nmc_completion_t *completions,
+                                   struct nmc_completion_t *out_completions,
                                    size_t capacity,
                                    size_t *out_n);
 
@@ -1807,13 +1824,13 @@ nmc_status_t nmc_store_next(struct nmc_store_t *store,
 
 /**
  * Stores numbers about the store and this client in `*out_stats`, which starts from `NMC_STORE_STATS_INIT`, and those of
- * each rank in `ranks[0..n_ranks]`, if that is not NULL. Each of `ranks` starts from `NMC_STORE_RANK_STATS_INIT`: the size
+ * each rank in `out_ranks[0..n_ranks]`, if that is not NULL. Each of `out_ranks` starts from `NMC_STORE_RANK_STATS_INIT`: the size
  * that the first one says is the distance from one to the next.
  *
  * Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_stats(struct nmc_store_t *store,
-                             struct nmc_store_rank_stats_t *ranks,
+                             struct nmc_store_rank_stats_t *out_ranks,
                              size_t n_ranks,
                              struct nmc_store_stats_t *out_stats);
 
@@ -1839,7 +1856,7 @@ nmc_status_t nmc_store_dump(struct nmc_store_t *store,
 
 /**
  * Stores `n` values. `values[i]` goes under `keys[i]`; `out_statuses[i]`, if `out_statuses` is not NULL, tells
- * what became of it. `options` apply to all and may be NULL. A failed item does not stop the others.
+ * what became of it. `options` apply to all and may be NULL. A failed item does not stop the others. Otherwise like `nmc_store_put`.
  *
  * Asks the master once for up to 256 objects. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the
  * status of the first item that did not. Statuses as for `nmc_store_put`; `NMC_ERR_NO_MEMORY` is also given for all items
@@ -1853,8 +1870,8 @@ nmc_status_t nmc_store_put_batch(struct nmc_store_t *store,
                                  nmc_status_t *out_statuses);
 
 /**
- * Reads `n` values into `buffers`, each of exactly the value's size. Those that are on disk only are read together: all requests
- * are under way before the first is waited for. Otherwise like `nmc_store_get_into` and `nmc_store_put_batch`; items that are being
+ * Reads `n` values into `buffers`, each of exactly the value's size. Those that are on disk only are read together: as many
+ * requests are under way at a time as `depth` of the tier says, of 64 values at most. Otherwise like `nmc_store_get_into` and `nmc_store_put_batch`; items that are being
  * written give `NMC_NOT_READY`.
  */
 nmc_status_t nmc_store_get_into_batch(struct nmc_store_t *store,
@@ -2012,7 +2029,7 @@ nmc_status_t nmc_store_publish_desc(struct nmc_store_t *store,
  */
 nmc_status_t nmc_store_publish_captured(struct nmc_store_t *store,
                                         const nmc_publish_desc_t *descs,
-                                        uint32_t n,
+                                        size_t n,
                                         void *stream);
 
 /**
@@ -2139,17 +2156,6 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
 /** Keeps nothing: what is written is gone. To measure what the rest costs. */
 #define NMC_TIER_BACKEND_NOOP 3
 
-/**
- * Nothing leaves the disk to make room: when it is full, offloading pauses, which `full` of `nmc_tier_stats_t` counts.
- */
-#define NMC_TIER_EVICT_NONE 0
-
-/** The bucket goes first that was written first. */
-#define NMC_TIER_EVICT_FIFO 1
-
-/** The bucket goes first that nobody has read for the longest time. */
-#define NMC_TIER_EVICT_LRU 2
-
 /** Values are on disk, safe from a power loss. */
 #define NMC_TIER_STORED 1
 
@@ -2198,13 +2204,13 @@ typedef struct nmc_tier_config_t {
    * Longest time between two looks for something to write, in ms; 0 for the environment, or 10 s. Under pressure it looks at once.
    */
   uint32_t heartbeat_ms;
-  /** Most requests in flight for one call, up to 4,096; 0 for 32. */
+  /** Most requests in flight for one call, up to 1,024; 0 for 32. */
   uint32_t depth;
   /** 0, or `NMC_TIER_*` flags. */
   uint32_t flags;
   /**
-   * What goes when the file system, `capacity_bytes` or `max_objects` is used up: `NMC_TIER_EVICT_*`. If `capacity_bytes` comes from
-   * the environment, `NMC_TIER_EVICT_NONE` stands for FIFO.
+   * What goes when the file system, `capacity_bytes` or `max_objects` is used up: `NMC_EVICT_NONE`, `NMC_EVICT_FIFO` or `NMC_EVICT_LRU`. If `capacity_bytes` comes from
+   * the environment, `NMC_EVICT_NONE` stands for FIFO.
    */
   uint32_t eviction;
   /**
@@ -2249,7 +2255,7 @@ typedef struct nmc_tier_config_t {
     /* heartbeat_ms */ 0, \
     /* depth */ 0, \
     /* flags */ 0, \
-    /* eviction */ NMC_TIER_EVICT_NONE, \
+    /* eviction */ NMC_EVICT_NONE, \
     /* promote_after */ 0, \
     /* admit_reads */ 0, \
     /* admit_priority */ 0, \
@@ -2542,7 +2548,7 @@ nmc_status_t nmc_tier_offload(struct nmc_tier_t *tier,
 
 /**
  * Brings the values of `n` keys back into memory, into the heap of this process's rank, in the namespace of the store that the tier was
- * opened with: all that are on disk only are read together. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of
+ * opened with: those that are on disk only are read 64 together. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of
  * `keys[i]`: `NMC_OK` if it is in memory, whether it was there before or not, `NMC_NOT_READY` if it is being written there,
  * `NMC_ERR_NOT_FOUND` if it is nowhere. What comes back stays on disk too, so that memory can evict it without writing it again, and
  * keeps its metadata, its priority and its retain class, but for a retention for a time.
@@ -2577,7 +2583,7 @@ nmc_status_t nmc_tier_prefetch(struct nmc_tier_t *tier,
 nmc_status_t nmc_tier_stage(struct nmc_tier_t *tier,
                             const struct nmc_slice_t *keys,
                             size_t n,
-                            uint32_t ttl_ms,
+                            uint64_t ttl_ms,
                             uint64_t *out_loan,
                             struct nmc_slice_t *out_values,
                             nmc_status_t *out_statuses);
@@ -2593,7 +2599,7 @@ nmc_status_t nmc_tier_release(struct nmc_tier_t *tier,
 
 /**
  * Takes values from the disk, whole buckets, those that `eviction` of the config says first (the oldest if it says nothing), until its
- * files take at most `keep_bytes`. Stores in `*out_evicted`, if that is not NULL, how many values went. Those that are in memory as well
+ * files take at most `keep_bytes`, besides those of damaged buckets that were set aside. Stores in `*out_evicted`, if that is not NULL, how many values went. Those that are in memory as well
  * stay there, and are written again before memory evicts them. It is no removal: a power loss right after it may bring them back.
  *
  * Outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_IO` (the disk refuses),
@@ -2643,8 +2649,9 @@ nmc_status_t nmc_tier_stats(struct nmc_tier_t *tier,
  * `NMC_TIER_VERIFIED_INIT`. `callback`, which may be NULL, is told how far it is; if it returns 0, the call ends with what was found so
  * far.
  *
- * Reads the whole disk. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this process does
- * not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; if some values could not be read for another
+ * Reads the whole disk, in this process; whether what is wrong ends is the owner's to say, who looks once more. Thread-safe. Not graph-safe.
+ * Statuses: `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; outside of the owner's process also `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`
+ * (the owner does not answer) and `NMC_ERR_NOT_FOUND` (the tier was closed); if some values could not be read for another
  * reason than damage, they are counted as `unreadable` and stay, all others are looked at, and it returns why: `NMC_ERR_IO`, `NMC_ERR_LIMIT`,
  * `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
  */
@@ -2657,8 +2664,9 @@ nmc_status_t nmc_tier_verify(struct nmc_tier_t *tier,
  * Calls `callback` for every value on disk, of all namespaces, whether it is in memory as well or not, in no order that means anything,
  * until it returns 0. What comes and goes meanwhile may be among them or not.
  *
- * Reads the lists of all buckets. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this
- * process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; if lists could not be read, after all
+ * Reads the lists of all buckets, in this process. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_CANCELLED` (the tier is being closed),
+ * `NMC_ERR_NO_MEMORY`; outside of the owner's process also `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (the owner does not answer) and
+ * `NMC_ERR_NOT_FOUND` (the tier was closed); if lists could not be read, after all
  * others: `NMC_ERR_IO`, `NMC_ERR_CORRUPT`, `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
  */
 nmc_status_t nmc_tier_scan(struct nmc_tier_t *tier,
@@ -2927,7 +2935,11 @@ typedef struct nmc_segment_t {
   uint32_t media;
   /** `NMC_SEGMENT_*`. */
   uint32_t state;
-  /** NUMA node or device; -1 if that is not known. */
+  /**
+   * Of memory of the host the NUMA node where it begins, as `host` numbers them; of a GPU's the CUDA number of the device in the node's process. As it was when
+   * its node joined: -1 if it had no first page then (memory that is not populated gets pages when values come) and the machine has several NUMA nodes,
+   * if nobody had taken that rank of the store, and for disks.
+   */
   int32_t near;
   /** Bytes in all. */
   uint64_t capacity;
@@ -2935,6 +2947,12 @@ typedef struct nmc_segment_t {
   uint64_t used;
   /** Its name. */
   struct nmc_slice_t name;
+  /** The machine that has it: the address by which others reach its node. */
+  struct nmc_slice_t host;
+  /** 1 if that is this client's machine: both have the same `local_hostname`, or names of the same address. */
+  uint32_t here;
+  /** Zero. */
+  uint32_t reserved;
 } nmc_segment_t;
 
 /** What an nmc_segment_t starts from. */
@@ -2946,7 +2964,10 @@ typedef struct nmc_segment_t {
     /* near */ 0, \
     /* capacity */ 0, \
     /* used */ 0, \
-    /* name */ {NULL, 0} \
+    /* name */ {NULL, 0}, \
+    /* host */ {NULL, 0}, \
+    /* here */ 0, \
+    /* reserved */ 0 \
   }
 
 /** Gets a segment. Returns 0 to end the list. Called on the calling thread; must not throw. */
@@ -3016,7 +3037,7 @@ typedef void (*nmc_release_fn)(void *user);
  *
  * All functions that take it may be called from any thread at the same time; closing waits for those that are under way. Every call
  * returns at most 2 s after the time that the client's config gives it. What is submitted and not waited for has the same time. Values are
- * host memory, or, for calls that wait, memory of a GPU. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
+ * host memory, or memory of a GPU. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
  * master `NMC_ERR_PERMISSION` (the token is another, or a certificate is not of the authority) and `NMC_ERR_VERSION` (masters and client speak different versions).
  */
 typedef struct nmc_client_t nmc_client_t;
@@ -3043,7 +3064,7 @@ nmc_status_t nmc_client_set_placement(struct nmc_client_t *client,
  *
  * Thread-safe. Not graph-safe. Closed with `nmc_client_close`. Statuses: `NMC_ERR_INVALID_ARG` (the config; the message names what),
  * `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (neither token nor certificates, and not everything is on the loopback device),
- * `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
+ * `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT` (no descriptor is left), `NMC_ERR_OS`.
  */
 nmc_status_t nmc_client_open(const struct nmc_client_config_t *config,
                              struct nmc_client_t **out_client);
@@ -3061,7 +3082,8 @@ nmc_status_t nmc_client_close(struct nmc_client_t *client);
  * Gives the cluster memory of this process: a node with a segment of `config->heap_bytes` bytes, named `name`, or `host:port` if that is
  * empty. No other segment in the cluster may have the name. `config` is that of an embedded store (`nmc_store_create` without a
  * world); `page_bytes` 0 is 16 KiB here, since each value takes whole pages. The node evicts by itself what it has no room for, as a store does.
- * With `heap_kind` `NMC_HEAP_CUDA` it is a segment on a GPU, see `nmc_client_attach_store`.
+ * With `heap_kind` `NMC_HEAP_CUDA` it is a segment on a GPU, see `nmc_client_attach_store`. With `heap_import` the memory is the program's own, which may use it again when
+ * `nmc_client_unmount` or `nmc_client_close` has returned, or this call with an error.
  *
  * Waits until a master has taken the node as a member. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (this client has such a
  * node), `NMC_ERR_UNAVAILABLE` (no master has taken it in time: none answers, or the name is taken; nothing is left of it), `NMC_ERR_LIMIT` (ports), `NMC_ERR_NO_MEMORY`,
@@ -3084,7 +3106,7 @@ nmc_status_t nmc_client_mount(struct nmc_client_t *client,
  * gone. Open its tier before this call: of a tier that is opened later, what memory does not have goes unless nothing was removed meanwhile.
  *
  * Heaps on a GPU are segments of `NMC_MEDIA_VRAM`. What others put there or read from there goes by way of host memory of this process, 256 MiB each way at a
- * time (one value may be larger): puts and gets wait for that by themselves, until their time is over. NIXL moves none of it.
+ * time (one value may be larger): puts and gets wait for that by themselves, until their time is over. Where `protocol` is `rdma`, NIXL moves values from and to the heap itself, as far as it can.
  *
  * Waits until a master has taken the node as a member. The store stays open until the client is closed or `nmc_client_unmount` is called, also
  * after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`.
@@ -3101,29 +3123,6 @@ nmc_status_t nmc_client_attach_store(struct nmc_client_t *client,
  */
 nmc_status_t nmc_client_unmount(struct nmc_client_t *client,
                                 struct nmc_slice_t name);
-
-/**
- * Closes a segment and has what is only there copied to other nodes. Nobody stores there any more: values of others go to other nodes, and puts
- * of the node's own programs to other ranks of its store, or, if they name this one or there is no other, end with `NMC_ERR_NO_SPACE`. It does not
- * wait: `NMC_IN_PROGRESS` means that copying goes on, or that a put which had begun has not ended, and `*out_left`, if `out_left` is not NULL, is how many objects are left as far as that
- * is known. Call it again until it returns `NMC_OK`, then unmount, which opens an attached store again; or `nmc_client_undrain`. A new leader knows of no drain: the segment is open
- * until this is called again.
- *
- * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_BUSY` (too many are being
- * drained), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
- */
-nmc_status_t nmc_client_drain(struct nmc_client_t *client,
-                              struct nmc_slice_t segment,
-                              uint64_t *out_left);
-
-/**
- * Gives a drain up: the segment takes values again, of others at once and of its own programs when its node has heard of it, within a second or two. Copies that were made
- * stay.
- *
- * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
- */
-nmc_status_t nmc_client_undrain(struct nmc_client_t *client,
-                                struct nmc_slice_t segment);
 
 /**
  * Says that values will be put from, or read into, this memory, of the host or of a GPU. With `rdma` it is registered with NIXL, which then moves bytes
@@ -3149,8 +3148,8 @@ nmc_status_t nmc_client_unregister(struct nmc_client_t *client, void *memory);
  * Puts a value, which `n` slices of memory make up, under `key`. `options` may be NULL: one copy, wherever the master says. Slices may be memory of a
  * GPU: they are copied to host memory first, on a stream of the library: what your kernels write must be there when this is called.
  *
- * Asks the leader, sends the bytes to each owner, and tells the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (an owner
- * that was chosen has the key; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY`, `NMC_ERR_STALE` (it was removed or evicted
+ * Asks the leader, sends the bytes to each owner, and tells the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (there is a value under the key, or an
+ * owner that was chosen has one; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY`, `NMC_ERR_STALE` (it was removed or evicted
  * at once), `NMC_ERR_LIMIT` (4,096 namespaces of the cluster have something, or the nodes have had values of 63 namespaces each), `NMC_ERR_UNAVAILABLE` (no master
  * answers, or no owner that was asked can be reached), `NMC_ERR_TIMEOUT` (after both it may have been put), `NMC_ERR_CANCELLED`,
  * `NMC_ERR_NO_MEMORY`.
@@ -3177,8 +3176,8 @@ nmc_status_t nmc_client_get(struct nmc_client_t *client,
                             uint64_t *out_bytes);
 
 /**
- * Puts `n` values: `values[i]` under `keys[i]`. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. A failed one
- * does not stop the others.
+ * Puts `n` values. With `counts` NULL `slices[i]` is the value of `keys[i]`; else the first `counts[0]` slices make up that of `keys[0]`, the next `counts[1]` that
+ * of `keys[1]`, and so on. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. A failed one does not stop the others.
  * They are put at the same time: if a key is named twice, both may succeed, and a get returns one of the two values. Values in memory of a GPU are put 64 MiB
  * at a time.
  *
@@ -3187,13 +3186,15 @@ nmc_status_t nmc_client_get(struct nmc_client_t *client,
  */
 nmc_status_t nmc_client_put_batch(struct nmc_client_t *client,
                                   const struct nmc_slice_t *keys,
-                                  const struct nmc_slice_t *values,
+                                  const struct nmc_slice_t *slices,
+                                  const size_t *counts,
                                   size_t n,
                                   const struct nmc_replicate_t *options,
                                   nmc_status_t *out_statuses);
 
 /**
- * Reads `n` values: that of `keys[i]` into `buffers[i]`. `out_bytes[i]`, if `out_bytes` is not NULL, is how many bytes it has, and
+ * Reads `n` values: that of `keys[i]` into `buffers[i]`, or with `counts` into as many of the buffers, one after the other, as `nmc_client_put_batch` takes slices.
+ * `out_bytes[i]`, if `out_bytes` is not NULL, is how many bytes it has, and
  * `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. Values that go to memory of a GPU are read 64 MiB at a time.
  *
  * Where they are is asked for 256 at once, and as many are read together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all were read, else
@@ -3202,6 +3203,7 @@ nmc_status_t nmc_client_put_batch(struct nmc_client_t *client,
 nmc_status_t nmc_client_get_batch(struct nmc_client_t *client,
                                   const struct nmc_slice_t *keys,
                                   const struct nmc_buffer_t *buffers,
+                                  const size_t *counts,
                                   size_t n,
                                   uint64_t *out_bytes,
                                   nmc_status_t *out_statuses);
@@ -3223,25 +3225,6 @@ nmc_status_t nmc_client_exists_batch(struct nmc_client_t *client,
                                      const struct nmc_slice_t *keys,
                                      size_t n,
                                      nmc_status_t *out_statuses);
-
-/**
- * Removes an object everywhere. With 0 as `flags` it waits until every owner has dropped it; `NMC_IN_PROGRESS` if one of them is away and the
- * master has no etcd to note that in: until that one is back, its own programs and clients that remember its place may still read the value.
- * `NMC_REMOVE_ASYNC` does not wait.
- *
- * Asks the leader. Whoever reads it finishes. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (it may have been
- * removed), `NMC_ERR_CANCELLED`.
- */
-nmc_status_t nmc_client_remove(struct nmc_client_t *client,
-                               struct nmc_slice_t key,
-                               uint32_t flags);
-
-/**
- * Removes all objects of the client's namespace, or with `NMC_REMOVE_EVERYWHERE` of all of them, in one step. Otherwise like
- * `nmc_client_remove`; that there was none is no error.
- */
-nmc_status_t nmc_client_remove_all(struct nmc_client_t *client,
-                                   uint32_t flags);
 
 /**
  * Calls `callback` with each copy of an object that the leader lists.
@@ -3283,11 +3266,124 @@ nmc_status_t nmc_client_keys(struct nmc_client_t *client,
 nmc_status_t nmc_client_sync(struct nmc_client_t *client);
 
 /**
+ * Reads what the writer of a value said about it (`metadata` of `nmc_replicate_t` or `nmc_put_options_t`) into `buffer`, and stores its size in `*out_bytes`, if that is not
+ * NULL: 0 if that was nothing. With `capacity` 0 and `out_bytes` it only tells the size. If the buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any.
+ *
+ * What a node of this client has costs no message. Else an owner is asked, as for `nmc_client_get`, and sends no byte of the value; what it has on disk only it reads
+ * from there. It does not count as having been read; a value that another node has on disk alone comes into
+ * its memory for that. Thread-safe. Not graph-safe. Statuses as for `nmc_client_get`.
+ */
+nmc_status_t nmc_client_get_metadata(struct nmc_client_t *client,
+                                     struct nmc_slice_t key,
+                                     void *buffer,
+                                     size_t capacity,
+                                     size_t *out_bytes);
+
+/**
+ * The same for `n` values: what was said about `keys[i]` goes into `buffers[i]`. `out_bytes[i]`, if `out_bytes` is not NULL, is how many bytes that is, and
+ * `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it.
+ *
+ * Where they are is asked for 256 at once, and as many are asked together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all were read, else
+ * the status of the first that was not. Statuses as for `nmc_client_get`.
+ */
+nmc_status_t nmc_client_get_metadata_batch(struct nmc_client_t *client,
+                                           const struct nmc_slice_t *keys,
+                                           const struct nmc_buffer_t *buffers,
+                                           size_t n,
+                                           size_t *out_bytes,
+                                           nmc_status_t *out_statuses);
+
+/**
+ * Reads what was said about a value like `nmc_client_get_metadata` and does not wait; see `nmc_client_submit_put`. The buffer is the library's until the completion was taken,
+ * whose `bytes` are the size of the metadata.
+ *
+ * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of `nmc_client_get`.
+ */
+nmc_status_t nmc_client_submit_get_metadata(struct nmc_client_t *client,
+                                            struct nmc_slice_t key,
+                                            void *buffer,
+                                            size_t capacity,
+                                            uint64_t token);
+
+/**
+ * Reads a value like `nmc_client_get`, and what its writer said about it into `metadata`, both of the same put. `*out_metadata_bytes`, if it is not NULL, is the size of
+ * that; if it has no room there the status is `NMC_ERR_TOO_SMALL`, as if the buffers were too small, and both sizes are stored if the value fits.
+ *
+ * Costs no message more than `nmc_client_get`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_get`.
+ */
+nmc_status_t nmc_client_get_with_metadata(struct nmc_client_t *client,
+                                          struct nmc_slice_t key,
+                                          const struct nmc_buffer_t *buffers,
+                                          size_t n,
+                                          struct nmc_buffer_t metadata,
+                                          uint64_t *out_bytes,
+                                          size_t *out_metadata_bytes);
+
+/**
+ * Removes an object everywhere. With 0 as `flags` it waits until every owner has dropped it; `NMC_IN_PROGRESS` if one of them is away and the
+ * master has no etcd to note that in: until that one is back, its own programs and clients that remember its place may still read the value.
+ * `NMC_REMOVE_ASYNC` does not wait.
+ *
+ * Asks the leader. Whoever reads it finishes. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (it may have been
+ * removed), `NMC_ERR_CANCELLED`. If the leader was lost in the middle and the next one knows of nothing under the key it is `NMC_OK`: it is gone, and nobody
+ * can tell whether it was there.
+ */
+nmc_status_t nmc_client_remove(struct nmc_client_t *client,
+                               struct nmc_slice_t key,
+                               uint32_t flags);
+
+/**
+ * Removes `n` objects: like `nmc_client_remove`, with the same `flags` for all. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of `keys[i]`: `NMC_OK`,
+ * `NMC_IN_PROGRESS`, `NMC_ERR_NOT_FOUND`, or why it failed. A failed one does not stop the others. If a key is named twice one of the two may be `NMC_ERR_NOT_FOUND`.
+ *
+ * Up to 256 are under way together. Thread-safe. Not graph-safe. Returns the status of the first that failed; if none did, `NMC_IN_PROGRESS` if that is one's, else `NMC_OK`.
+ * Statuses as for `nmc_client_remove`.
+ */
+nmc_status_t nmc_client_remove_batch(struct nmc_client_t *client,
+                                     const struct nmc_slice_t *keys,
+                                     size_t n,
+                                     uint32_t flags,
+                                     nmc_status_t *out_statuses);
+
+/**
+ * Removes all objects of the client's namespace, or with `NMC_REMOVE_EVERYWHERE` of all of them, in one step. Otherwise like
+ * `nmc_client_remove`; that there was none is no error.
+ */
+nmc_status_t nmc_client_remove_all(struct nmc_client_t *client,
+                                   uint32_t flags);
+
+/**
+ * Closes a segment and has what is only there copied to other nodes. Nobody stores there any more: values of others go to other nodes, and puts
+ * of the node's own programs to other ranks of its store, or, if they name this one or there is no other, end with `NMC_ERR_NO_SPACE`. It waits up to
+ * `timeout_ms` until nothing is left to copy, 0 not at all, -1 for as long as it takes. `NMC_IN_PROGRESS` means that copying goes on, or that a put which had begun has not ended;
+ * `nmc_last_error_message` says then what is left, the first objects by their names. `*out_left`, if `out_left` is not NULL, is how many objects are left, as far as that
+ * is known. Call it again until it returns `NMC_OK`, then unmount, which opens an attached store again; or `nmc_client_undrain`. A new leader knows of no drain: the segment is open
+ * until this is called again, or asks again while it waits.
+ *
+ * Asks the leader; while it waits also again if none answers. Returns at most 2 s after `timeout_ms` or the client's time, whichever is later. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment),
+ * `NMC_ERR_BUSY` (too many are being drained), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`.
+ */
+nmc_status_t nmc_client_drain(struct nmc_client_t *client,
+                              struct nmc_slice_t segment,
+                              int64_t timeout_ms,
+                              uint64_t *out_left);
+
+/**
+ * Gives a drain up: the segment takes values again, of others at once and of its own programs when its node has heard of it, within a second or two. Copies that were made
+ * stay. Whoever waits in `nmc_client_drain` for the same segment closes it again.
+ *
+ * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ */
+nmc_status_t nmc_client_undrain(struct nmc_client_t *client,
+                                struct nmc_slice_t segment);
+
+/**
  * Puts a value like `nmc_client_put` and does not wait: when it has ended a completion with `token` is queued, which
  * `nmc_client_completions` takes. Until that was taken, or `nmc_client_close` has returned, the bytes of the value stay as they are; key, slices and
- * options need be valid for this call only. The time that the call may take begins now. Host memory alone: else the completion has `NMC_ERR_UNSUPPORTED`.
+ * options need be valid for this call only. The time that the call may take begins now. Memory of a GPU goes by way of host memory: what is put
+ * from there is copied before this returns, of a batch the first 64 MiB; the rest of it, and what is read, by whichever thread drives.
  *
- * Does not block, except for the memory to note it and, where a placement is set, for the list of segments, which may be a second old. Thread-safe. Not graph-safe. An error means that nothing was submitted and there will be
+ * Does not block, except for that copy, for the memory to note it and, where a placement is set, for the list of segments, which may be a second old. Thread-safe. Not graph-safe. An error means that nothing was submitted and there will be
  * no completion. Statuses: `NMC_ERR_BUSY` (`NMC_CLIENT_MAX_SUBMITTED` are submitted: take completions first), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`. The completion has
  * those of `nmc_client_put`.
  */
@@ -3328,11 +3424,12 @@ nmc_status_t nmc_client_submit_remove(struct nmc_client_t *client,
  */
 nmc_status_t nmc_client_submit_put_batch(struct nmc_client_t *client,
                                          const struct nmc_slice_t *keys,
-                                         const struct nmc_slice_t *values,
+                                         const struct nmc_slice_t *slices,
+                                         const size_t *counts,
                                          size_t n,
                                          const struct nmc_replicate_t *options,
-                                         nmc_status_t *out_statuses,
-                                         uint64_t token);
+                                         uint64_t token,
+                                         nmc_status_t *out_statuses);
 
 /**
  * Reads `n` values like `nmc_client_get_batch` and does not wait; see `nmc_client_submit_get`. One completion is queued when all have ended. `out_bytes` and
@@ -3343,10 +3440,24 @@ nmc_status_t nmc_client_submit_put_batch(struct nmc_client_t *client,
 nmc_status_t nmc_client_submit_get_batch(struct nmc_client_t *client,
                                          const struct nmc_slice_t *keys,
                                          const struct nmc_buffer_t *buffers,
+                                         const size_t *counts,
                                          size_t n,
+                                         uint64_t token,
                                          uint64_t *out_bytes,
-                                         nmc_status_t *out_statuses,
-                                         uint64_t token);
+                                         nmc_status_t *out_statuses);
+
+/**
+ * Removes `n` objects like `nmc_client_remove_batch` and does not wait; see `nmc_client_submit_put`. One completion is queued when all have ended. `out_statuses`, if it
+ * is not NULL, is the library's until then.
+ *
+ * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`.
+ */
+nmc_status_t nmc_client_submit_remove_batch(struct nmc_client_t *client,
+                                            const struct nmc_slice_t *keys,
+                                            size_t n,
+                                            uint32_t flags,
+                                            uint64_t token,
+                                            nmc_status_t *out_statuses);
 
 /**
  * Takes completions of what was submitted, the oldest first, at most `capacity`; stores their number in `*out_n`. None is ever lost. If there is
@@ -3356,7 +3467,7 @@ nmc_status_t nmc_client_submit_get_batch(struct nmc_client_t *client,
  * Thread-safe. Not graph-safe. That none came in time is `NMC_OK` with 0 in `*out_n`. Statuses: none of its own.
  */
 nmc_status_t nmc_client_completions(struct nmc_client_t *client,
-                                    struct nmc_client_completion_t *completions,
+                                    struct nmc_client_completion_t *out_completions,
                                     size_t capacity,
                                     int64_t timeout_ms,
                                     size_t *out_n);
@@ -3387,8 +3498,8 @@ nmc_status_t nmc_client_cancel(struct nmc_client_t *client,
  * too.
  *
  * `get`, `get_into`, `get_slices`, `get_strided` and `get_into_batch` read from there, also into device memory (by way of host memory, as
- * parts of a value do); `exists`, `exists_batch` and `match_prefix` ask the leader, for 256 keys at once, and say
- * `NMC_OBJECT_ELSEWHERE`. All else is about this store alone: pins, locations, metadata, waits, watches, touch, retain, iteration, removes and puts. An object that is being
+ * parts of a value do); `get_metadata` asks a node; `exists`, `exists_batch` and `match_prefix` ask the leader, for 256 keys at once, and say
+ * `NMC_OBJECT_ELSEWHERE`. All else is about this store alone: pins, locations, waits, watches, touch, retain, iteration, removes and puts. An object that is being
  * written here is `NMC_NOT_READY`, whoever has it. What was read is kept on this client's first node with `NMC_CLIENT_KEEP_COPIES`.
  *
  * A read that goes on takes up to `timeout_ms` (-1 for the client's `timeout_ms`) and 2 s, and has the statuses of `nmc_client_get` besides: if no master
@@ -5033,12 +5144,6 @@ nmc_status_t nmc_blocks_resize(struct nmc_blocks_t *blocks,
 /** Rows travel as fp8 with scales that the caller gives. */
 #define NMC_EP_DISPATCH_FP8_GIVEN 2
 
-/** Weights are fp32. */
-#define NMC_EP_WEIGHTS_FP32 0
-
-/** Weights are fp16. */
-#define NMC_EP_WEIGHTS_FP16 1
-
 /** Trap in the kernel that finds an error, instead of reporting it. For debugging: the context is lost. */
 #define NMC_EP_TRAP 1
 
@@ -5052,10 +5157,10 @@ nmc_status_t nmc_blocks_resize(struct nmc_blocks_t *blocks,
 #define NMC_EP_SEPARATE_Y 4
 
 /**
- * Let kernels that are launched with programmatic stream serialization be placed while a dispatch before them waits, a combine
+ * Let kernels that are launched with programmatic stream serialization be placed from the beginning of a dispatch before them on, while a combine
  * sums, or a pack or a scatter ends, although other processes share the device. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program
  * itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group.
- * Without other processes on the device kernels are always placed early.
+ * A launch for all ranks of the group that use the device places the next one early in any case.
  */
 #define NMC_EP_EARLY 8
 
@@ -5063,7 +5168,8 @@ nmc_status_t nmc_blocks_resize(struct nmc_blocks_t *blocks,
  * Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of the
  * system's, which are slow while several processes use the device. PTX promises this scope to threads of one program only; that it
  * holds between processes, too, follows from the one L2 cache that they share and was tested, but nobody promises it (docs/ep.md).
- * Has no effect if ranks are on several devices. Ranks of one process on one device always use it.
+ * Has no effect if ranks are on several devices. Ranks of one process on one device use it in any case,
+ * if they are of a local world or made by one `nmc_ep_create_ranks`.
  */
 #define NMC_EP_DEVICE_SCOPE 16
 
@@ -5094,7 +5200,7 @@ typedef struct nmc_ep_config_t {
   uint32_t dtype;
   /** How rows travel to the experts: one of `NMC_EP_DISPATCH_*`. */
   uint32_t dispatch;
-  /** Type of weights: one of `NMC_EP_WEIGHTS_*`. */
+  /** Type of weights: `NMC_DTYPE_FP32` or `NMC_DTYPE_FP16`. */
   uint32_t weights;
   /**
    * Rows that an expert has room for in the grouped layout; 0 for world * t_cap, as many as can come
@@ -5146,7 +5252,7 @@ typedef struct nmc_ep_config_t {
     /* experts */ 0, \
     /* dtype */ NMC_DTYPE_BF16, \
     /* dispatch */ NMC_EP_DISPATCH_SAME, \
-    /* weights */ NMC_EP_WEIGHTS_FP32, \
+    /* weights */ NMC_DTYPE_FP32, \
     /* max_m */ 0, \
     /* spill_groups */ 0, \
     /* buffer_sets */ 0, \

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Long runs of what `make test` runs short: random calls under AddressSanitizer (the library instrumented too), kills of random ranks
-# during join and leave, the store under attack, its SSD tier, the cluster, the expert-parallel transport, and the KV cache.
+# during join and leave, the store under attack, its SSD tier (as root also on file systems that stop and fill), the cluster, the
+# expert-parallel transport, and the KV cache.
 #   scripts/soak.sh build    everything that runs, into target/soak: that folder works on another machine too
 #   scripts/soak.sh run      all of it, JOBS at a time (as many as there are cores), a log each in target/soak/logs
 #   scripts/soak.sh          both
-# ONLY (an extended regular expression) chooses among the runs; SEQUENCES, KILLS, CLUSTER_SEEDS, CLUSTER_ROUNDS and the STORE_*, TIER_*,
-# EP_* and KV_* variables set their size.
+# ONLY (an extended regular expression) chooses among the runs; SEQUENCES, KILLS, CLUSTER_SEEDS, CLUSTER_ROUNDS, NIXL_ROUNDS, FUZZ_TIMES and the
+# STORE_*, TIER_*, EP_* and KV_* variables set their size.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$PWD/target/soak
@@ -34,11 +35,13 @@ build() {
 
   echo "building the tests"
   compile asan world/soak_calls world/soak_kills store/model
-  compile plain store/model store/tearing store/late ep/exchange ep/processes ep/steps ep/kills cluster/history cluster/partition
+  compile plain store/model store/tearing store/late tier/power_loss tier/filesystem ep/exchange ep/processes ep/steps ep/kills cluster/history cluster/partition
   compile crash store/crash store/changes tier/history
   local tests
-  tests=$(cargo test --profile checks --locked --lib --test kv_model --no-run --message-format=json |
-    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+  tests=$({
+    cargo test --profile checks --locked --lib --test kv_model --test cluster_fuzz --test cluster_nixl --no-run --message-format=json
+    cargo test --profile checks --locked -p nanomc-master --test grpc_fuzz --no-run --message-format=json
+  } | sed -n 's/.*"executable":"\([^"]*\/deps\/[^"]*\)".*/\1/p')
   for test in $tests; do
     strip -g -o "$out/$(basename "${test%-*}")_tests" "$test"
   done
@@ -74,11 +77,19 @@ one() {
   } &
 }
 
+# unless_skipped COMMAND...: tests that say "skipped" where something is missing, and pass, end with 77 then.
+unless_skipped() {
+  "$@" --nocapture 2>&1 | awk '{ print } /skipped: / { why = substr($0, index($0, "skipped: ")) } END { if (why != "") { print why; exit 77 } }'
+}
+
 run() {
   local seed=${SEED:-1} kills=${KILLS:-200} operations=${STORE_OPERATIONS:-10000000} changes=${STORE_CHANGES:-2000}
   local tier_kills=${TIER_KILLS:-500} rounds=${CLUSTER_ROUNDS:-300} cases=${EP_CASES:-1000}
   local jobs=${JOBS:-$(nproc)}
   export NMC_TEST_MASTER=$out/nanomc-master
+  # Where `make cluster-deps` puts it, if nothing else is said.
+  NMC_NIXL=${NMC_NIXL:-$(find "$PWD/target/nixl-venv" -name libnixl_capi.so 2> /dev/null | head -n 1)}
+  [ -z "$NMC_NIXL" ] || export NMC_NIXL
   rm -rf "$out/logs" "$out/results"
   mkdir -p "$out/logs"
   # The longest first, so that the last ones to end are short.
@@ -86,9 +97,15 @@ run() {
   one cluster_history "$out/cluster_history" "$rounds" "$seed"
   one cluster_partition_alone "$out/cluster_partition" $((rounds / 3)) "$seed" alone
   one cluster_sim env NMC_CLUSTER_SEEDS="${CLUSTER_SEEDS:-10000}" "$out/nanomc_tests" cluster::sim
+  # Beside each other these would be late for reasons of their own.
+  one cluster_nixl unless_skipped env NMC_NIXL_ROUNDS="${NIXL_ROUNDS:-200}" "$out/cluster_nixl_tests" --test-threads=1
+  one cluster_fuzz env NMC_FUZZ_TIMES="${FUZZ_TIMES:-1000}" "$out/cluster_fuzz_tests" outlives refused
+  one grpc_fuzz env NMC_FUZZ_TIMES="${FUZZ_TIMES:-1000}" "$out/grpc_fuzz_tests" outlives answered
   one tier_images env NMC_TIER_IMAGES="${TIER_IMAGES:-50000}" "$out/nanomc_tests" tier::crash_tests
   one tier_history "$out/tier_history" "$tier_kills" "$seed" "" 100000
   one tier_history_all "$out/tier_history" $((tier_kills / 2)) "$seed" all 100000
+  one tier_power_loss "$out/tier_power_loss" "${TIER_STOPS:-200}" "$seed"
+  one tier_filesystem "$out/tier_filesystem" "${TIER_FULL_SECONDS:-60}"
   one store_changes "$out/store_changes" $((changes / 2)) "$seed" points
   one store_changes_external "$out/store_changes" $((changes / 2)) "$seed" external points
   one store_crash "$out/store_crash" "${STORE_CRASHES:-2000}" "$seed" 20

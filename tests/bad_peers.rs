@@ -9,12 +9,15 @@
 #![allow(unsafe_code, reason = "speaks to the socket below the library")]
 
 mod common;
+#[path = "../src/base/random.rs"]
+mod random;
 
 use common::{PATIENCE, config, eventually};
 use nanomc::base::Deadline;
 use nanomc::base::status::*;
 use nanomc::world::wire::{Message, Refusal};
 use nanomc::world::{Hosting, Master, World};
+use random::Random;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -93,15 +96,10 @@ fn all_join(dir: &Path, n: u32) {
 fn garbage_gets_an_answer_and_hurts_nobody() {
     let dir = tempfile::tempdir().expect("dir");
     let _master = serve(dir.path(), 2);
-    let mut random = 0x9e37_79b9_u64;
+    let mut random = Random(1);
     for length in [1usize, 3, 4, 8, 9, 100, 4096, 60_000] {
         let peer = raw_connect(&socket(dir.path()));
-        let bytes: Vec<u8> = (0..length)
-            .map(|_| {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (random >> 56) as u8
-            })
-            .collect();
+        let bytes = random.bytes(length);
         raw_send(&peer, &bytes);
         assert_eq!(reject_of(&raw_receive(&peer)).status, NMC_ERR_PROTOCOL, "{length} bytes");
         assert!(raw_receive(&peer).is_empty(), "then it is closed");

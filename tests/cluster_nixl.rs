@@ -5,6 +5,8 @@
 
 #[path = "common/cluster.rs"]
 mod common;
+#[path = "../src/base/random.rs"]
+mod random;
 
 use common::{Directory, a_store, slice};
 use nanomc::base::deadline::Deadline;
@@ -14,6 +16,7 @@ use nanomc::cluster::nixl::sys::Library;
 use nanomc::cluster::submit::Sum;
 use nanomc::store::Store;
 use nanomc::store::copy::Slice;
+use random::Random;
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -107,7 +110,7 @@ fn values_are_read_by_nixl_into_any_memory() {
     });
     // Memory that was registered.
     let mut known = vec![0u8; 4 * MIB];
-    reader.register(known.as_ptr() as usize, known.len()).unwrap();
+    register(&reader, &known);
     until_moved(moved, |_| {
         known.fill(0);
         assert_eq!(get(&reader, "large", &mut known), bytes.len() as u64);
@@ -134,7 +137,7 @@ fn values_are_put_by_nixl_from_any_memory() {
     let mut room = vec![0u8; bytes.len()];
     for registered in [false, true] {
         if registered {
-            writer.register(bytes.as_ptr() as usize, bytes.len()).unwrap();
+            register(&writer, &bytes);
         }
         until_moved(
             || writer.moved().0,
@@ -147,6 +150,79 @@ fn values_are_put_by_nixl_from_any_memory() {
             },
         );
     }
+}
+
+/// Puts and reads a value in parts until NIXL has moved every byte of it, both ways.
+fn moves_all_parts(writer: &Cluster, nodes: &[(Cluster, Store)], bytes: &[u8], room: &mut [u8], round: &str) {
+    let (all, begun) = (bytes.len() as u64, Instant::now());
+    let moved = || nodes.iter().map(|(node, _)| node.moved().1).sum::<u64>();
+    let (mut put_all, mut got_all) = (false, false);
+    for n in 0.. {
+        let key = format!("{round}/{n}");
+        let before = (writer.moved().0, moved());
+        put(writer, &key, bytes);
+        assert_eq!(get(writer, &key, room), all);
+        assert!(room[..bytes.len()] == *bytes && room[bytes.len()..].iter().all(|byte| *byte == 0), "{key}");
+        room.fill(0);
+        put_all |= writer.moved().0 >= before.0 + all;
+        got_all |= moved() >= before.1 + all;
+        writer.remove(key.as_bytes(), true).unwrap();
+        if put_all && got_all {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{round}: NIXL has not moved all: {put_all} {got_all}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn parts_of_a_value_are_moved_by_nixl_from_and_to_any_memory() {
+    if !is_there() {
+        return;
+    }
+    let directory = Directory::new();
+    let nodes: Vec<_> = (0..3).map(|_| a_node(&directory, true)).collect();
+    let writer = Cluster::open(Config { stripe: 1 << 20, ..config(&directory, true) }).unwrap();
+    let bytes = value(8, 7 * MIB + 77);
+    let mut room = vec![0u8; 8 * MIB];
+    // Through memory of the library, which has room for the whole value.
+    moves_all_parts(&writer, &nodes, &bytes, &mut room, "unknown");
+    register(&writer, &bytes);
+    register(&writer, &room);
+    moves_all_parts(&writer, &nodes, &bytes, &mut room, "registered");
+    // One without NIXL reads the same.
+    put(&writer, "k", &bytes);
+    assert_eq!(get(&a_client(&directory, false), "k", &mut room), bytes.len() as u64);
+    assert!(room[..bytes.len()] == bytes[..]);
+}
+
+#[test]
+fn a_get_of_parts_that_is_cancelled_has_ended_when_that_returns() {
+    if !is_there() {
+        return;
+    }
+    let directory = Directory::new();
+    let nodes: Vec<_> = (0..2).map(|_| a_node(&directory, true)).collect();
+    let reader = Cluster::open(Config { stripe: 1 << 20, ..config(&directory, true) }).unwrap();
+    let bytes = value(6, 16 * MIB);
+    let mut room = vec![0u8; bytes.len()];
+    register(&reader, &room);
+    moves_all_parts(&reader, &nodes, &bytes, &mut room, "warm");
+    put(&reader, "k", &bytes);
+    for n in 0..20 {
+        room.fill(0);
+        let slices = slices(&room, MIB);
+        let item = Item { key: b"k", slices: &slices, far: false };
+        reader.submit_get(7, &[item], &[0], Sum::new(None)).unwrap();
+        reader.completions(1, Duration::from_micros(700 * n), |_| ());
+        reader.cancel_submitted(7).unwrap();
+        let then = room.clone();
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(room == then, "bytes came after it was cancelled");
+        reader.completions(8, Duration::ZERO, |_| ());
+    }
+    assert_eq!(get(&reader, "k", &mut room), bytes.len() as u64);
+    assert!(room == bytes);
 }
 
 #[test]
@@ -193,12 +269,19 @@ fn a_node_that_leaves_and_one_that_comes_are_known_as_what_they_are() {
     }
 }
 
+/// Registers memory, which a test keeps as long as anybody moves bytes of it.
+#[allow(unsafe_code, reason = "memory by address")]
+fn register(client: &Cluster, memory: &[u8]) {
+    // SAFETY: the bytes move while a call goes on that borrows them, or later into memory that the test still has.
+    unsafe { client.register(memory.as_ptr() as usize, memory.len()) }.unwrap();
+}
+
 /// A value of an owner that NIXL moves to a reader, under "k", and registered memory for it.
 fn large_value_between(owner: &Cluster, reader: &Cluster) -> (Vec<u8>, Vec<u8>) {
     let bytes = value(6, 16 * MIB);
     put(owner, "k", &bytes);
     let mut room = vec![0u8; bytes.len()];
-    reader.register(room.as_ptr() as usize, room.len()).unwrap();
+    register(reader, &room);
     until_moved(|| owner.moved().1, |_| assert_eq!(get(reader, "k", &mut room), bytes.len() as u64));
     (bytes, room)
 }
@@ -264,11 +347,17 @@ struct Process {
 
 impl Process {
     fn start(role: &str, master: &str, unfenced: bool) -> Self {
+        Self::striping(role, master, unfenced, 0)
+    }
+
+    /// One that puts values of more bytes than that in parts.
+    fn striping(role: &str, master: &str, unfenced: bool, stripe: u64) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "role", "--ignored", "--nocapture", "--test-threads=1"])
             .env("NMC_TEST_ROLE", role)
             .env("NMC_TEST_MASTER", master)
             .env("NMC_TEST_UNFENCED", if unfenced { "1" } else { "" })
+            .env("NMC_TEST_STRIPE", stripe.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -322,7 +411,8 @@ fn role() {
     let unfenced = std::env::var("NMC_TEST_UNFENCED").is_ok_and(|text| !text.is_empty());
     let masters = vec![std::env::var("NMC_TEST_MASTER").unwrap()];
     let patience = Duration::from_secs(3);
-    let config = Config { masters, patience, rdma: true, rdma_from: 4096, unfenced, ..Config::default() };
+    let stripe = std::env::var("NMC_TEST_STRIPE").unwrap().parse().unwrap();
+    let config = Config { masters, patience, rdma: true, rdma_from: 4096, unfenced, stripe, ..Config::default() };
     let cluster = Cluster::open(config).unwrap();
     let store = a_store(PAGES);
     if role == "owner" {
@@ -341,22 +431,16 @@ fn role() {
     }
 }
 
-/// Chance, the same in every run.
-fn chance(n: u64) -> u64 {
-    let x = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33
-}
-
 /// Rounds of each kind: `NMC_NIXL_ROUNDS=200` for many.
 fn rounds() -> u64 {
     std::env::var("NMC_NIXL_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(2)
 }
 
 /// A writer is stopped, or killed, while it writes; its pages are given to others; it goes on. Whether a value was hit by what came late.
-fn writers_round(directory: &Directory, client: &Cluster, writer: &mut Process, round: u64) -> bool {
+fn writers_round(directory: &Directory, client: &Cluster, writer: &mut Process, round: u64, stripe: u64) -> bool {
     writer.tell(&format!("late{round} {round}"));
     writer.wait("begins");
-    std::thread::sleep(Duration::from_micros(chance(round) % 25_000));
+    std::thread::sleep(Duration::from_micros(Random(round).below(25_000)));
     let killed = round % 4 == 3;
     writer.signal(if killed { libc::SIGKILL } else { libc::SIGSTOP });
     // Its time at the owner ends, and others take all that there is.
@@ -377,23 +461,32 @@ fn writers_round(directory: &Directory, client: &Cluster, writer: &mut Process, 
         room.fill(0);
     }
     if killed {
-        *writer = Process::start("writer", &directory.address, false);
+        *writer = Process::striping("writer", &directory.address, false, stripe);
     }
     hit
 }
 
-#[test]
-fn a_writer_that_is_stopped_or_killed_hits_no_page_of_others() {
+fn writers_hit_nothing(stripe: u64) {
     if !is_there() {
         return;
     }
     let directory = Directory::new();
     let _owner = Process::start("owner", &directory.address, false);
     let client = a_client(&directory, false);
-    let mut writer = Process::start("writer", &directory.address, false);
+    let mut writer = Process::striping("writer", &directory.address, false, stripe);
     for round in 0..rounds() {
-        assert!(!writers_round(&directory, &client, &mut writer, round), "round {round}");
+        assert!(!writers_round(&directory, &client, &mut writer, round, stripe), "round {round}");
     }
+}
+
+#[test]
+fn a_writer_that_is_stopped_or_killed_hits_no_page_of_others() {
+    writers_hit_nothing(0);
+}
+
+#[test]
+fn a_writer_of_parts_that_is_stopped_or_killed_hits_no_page_of_others() {
+    writers_hit_nothing(1 << 20);
 }
 
 #[test]
@@ -406,18 +499,18 @@ fn control_an_owner_whose_renewal_ends_nothing_is_hit_by_a_writer() {
     let client = a_client(&directory, false);
     let mut writer = Process::start("writer", &directory.address, false);
     // Those that are only stopped.
-    let hit = (0..40).filter(|round| round % 4 != 3).any(|n| writers_round(&directory, &client, &mut writer, n));
+    let hit = (0..40).filter(|round| round % 4 != 3).any(|n| writers_round(&directory, &client, &mut writer, n, 0));
     assert!(hit, "the rounds find nothing");
 }
 
 /// An owner is stopped, or killed, while it writes what somebody reads; that gives up, and uses its memory for something else; the owner goes on.
 /// Whether that was hit by what came late.
-fn readers_round(directory: &Directory, reader: &Cluster, owner: &mut Process, round: u64) -> bool {
-    let client = a_client(directory, false);
+fn readers_round(directory: &Directory, reader: &Cluster, owner: &mut Process, round: u64, stripe: u64) -> bool {
+    let client = Cluster::open(Config { stripe, ..config(directory, false) }).unwrap();
     let key = format!("v{round}");
     put(&client, &key, &value(1, LARGE));
     let mut room = vec![0u8; LARGE];
-    reader.register(room.as_ptr() as usize, room.len()).unwrap();
+    register(reader, &room);
     until_moved(|| reader.moved().0, |n| put(reader, &format!("w{round}/{n}"), &value(2, MIB)));
     let killed = round % 4 == 3;
     let begun = Instant::now();
@@ -426,7 +519,7 @@ fn readers_round(directory: &Directory, reader: &Cluster, owner: &mut Process, r
             let slices = slices(&room, 10);
             reader.get(&[Item { key: key.as_bytes(), slices: &slices, far: false }]).unwrap().remove(0)
         });
-        std::thread::sleep(Duration::from_micros(chance(round) % 12_000));
+        std::thread::sleep(Duration::from_micros(Random(round).below(12_000)));
         owner.signal(if killed { libc::SIGKILL } else { libc::SIGSTOP });
         get.join().unwrap()
     });
@@ -449,8 +542,7 @@ fn reader(directory: &Directory, unfenced: bool) -> Cluster {
     Cluster::open(Config { patience, unfenced, ..config(directory, true) }).unwrap()
 }
 
-#[test]
-fn an_owner_that_is_stopped_or_killed_hits_no_memory_that_its_reader_has_back() {
+fn owners_hit_nothing(stripe: u64) {
     if !is_there() {
         return;
     }
@@ -458,8 +550,18 @@ fn an_owner_that_is_stopped_or_killed_hits_no_memory_that_its_reader_has_back() 
     let mut owner = Process::start("owner", &directory.address, false);
     let reader = reader(&directory, false);
     for round in 0..rounds() {
-        assert!(!readers_round(&directory, &reader, &mut owner, round), "round {round}");
+        assert!(!readers_round(&directory, &reader, &mut owner, round, stripe), "round {round}");
     }
+}
+
+#[test]
+fn an_owner_that_is_stopped_or_killed_hits_no_memory_that_its_reader_has_back() {
+    owners_hit_nothing(0);
+}
+
+#[test]
+fn an_owner_of_parts_that_is_stopped_or_killed_hits_no_memory_that_their_reader_has_back() {
+    owners_hit_nothing(1 << 20);
 }
 
 #[test]
@@ -470,6 +572,6 @@ fn control_a_reader_whose_renewal_ends_nothing_is_hit_by_an_owner() {
     let directory = Directory::new();
     let mut owner = Process::start("owner", &directory.address, false);
     let reader = reader(&directory, true);
-    let hit = (0..40).filter(|round| round % 4 != 3).any(|n| readers_round(&directory, &reader, &mut owner, n));
+    let hit = (0..40).filter(|round| round % 4 != 3).any(|n| readers_round(&directory, &reader, &mut owner, n, 0));
     assert!(hit, "the rounds find nothing");
 }

@@ -1,5 +1,6 @@
 //! A cluster of real parts in one process: a master on its thread, nodes with stores of their own, clients, and sockets between them.
 
+#![allow(unsafe_code, reason = "a test that says where bytes lie")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 #[path = "common/cluster.rs"]
@@ -9,7 +10,7 @@ use common::{Directory, a_store, slice, store_on};
 use nanomc::base::deadline::Deadline;
 use nanomc::base::status::*;
 use nanomc::cluster::client as core;
-use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
+use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions, What};
 use nanomc::cluster::net::{Address, Limits, Span};
 use nanomc::cluster::run::client as run;
 use nanomc::cluster::submit::Sum;
@@ -397,6 +398,35 @@ fn the_tier_of_a_node_is_opened_and_closed_while_it_is_in_the_cluster_and_while_
     }
 }
 
+#[test]
+fn what_is_said_about_a_value_is_told_from_memory_and_from_disk() {
+    let (directory, dir) = (Directory::new(), tempfile::tempdir().unwrap());
+    let (cluster, store, _) = node(&directory, 16);
+    let (other, value) = (directory.client(), value(1, 100_000));
+    let tier = a_tier(&store, dir.path());
+    eventually("the tier is a segment", || other.segments().unwrap().len() == 2);
+    let options = PutOptions { metadata: b"said".to_vec(), ..PutOptions::default() };
+    other.put(&[Item::new(b"k", &[slice(&value)])], &options).unwrap().remove(0).unwrap();
+    let mut into = vec![0u8; value.len()];
+    let slices = [slice(&into)];
+    for on_disk in [false, true] {
+        if on_disk {
+            assert!(tier.offload(None).unwrap() > 0);
+            store.evict_until_below(0, 0).unwrap();
+            assert!(matches!(store.metadata(b"k").unwrap(), Look::Missing));
+        }
+        for client in [&cluster, &other] {
+            let about = client.get_what(&[Item::new(b"k", &[])], What::Metadata).unwrap().remove(0);
+            assert!(about.result.is_ok() && about.metadata == b"said", "on disk: {on_disk}");
+        }
+    }
+    for client in [&cluster, &other] {
+        into.fill(0);
+        let both = client.get_what(&[Item::new(b"k", &slices)], What::Both).unwrap().remove(0);
+        assert!(both.result.is_ok() && both.bytes == 100_000 && both.metadata == b"said" && into == value);
+    }
+}
+
 /// A put to the disk of another node is there when it has ended: on disk, whatever becomes of memory; and the node does something else meanwhile.
 #[test]
 fn a_put_to_the_disk_of_another_node_is_on_disk_when_it_ends() {
@@ -540,7 +570,7 @@ fn puts_through(bounce: Option<u64>) {
     let (far, far_store, far_name) = node(&directory, 32);
     store_value(&far_store, b"moves");
     far.sync().unwrap();
-    eventually("it has moved", || far.drain(&far_name).unwrap() == (NMC_OK, 0));
+    eventually("it has moved", || far.drain(&far_name, Duration::ZERO).unwrap().status == NMC_OK);
     let at = |key: &[u8]| near.query(&[key]).unwrap().pop().unwrap().replicas;
     assert!(at(b"moves").iter().any(|replica| replica.name.node == nanomc::cluster::types::NodeId::of(&name)));
 }
@@ -753,7 +783,7 @@ fn draining_a_segment_copies_what_is_only_there_with_all_that_was_said_about_it(
         other.put(&[Item { key: key.as_bytes(), slices: &slices, far: false }], &options).unwrap().remove(0).unwrap();
     }
     let (_second, to, _) = node(&directory, 64);
-    eventually("nothing is left", || other.drain(&name).unwrap() == (NMC_OK, 0));
+    eventually("nothing is left", || other.drain(&name, Duration::ZERO).unwrap().status == NMC_OK);
     first.unmount(&name).unwrap();
     drop(store);
     for (i, value) in values.iter().enumerate() {
@@ -772,7 +802,7 @@ fn a_segment_whose_drain_was_given_up_takes_what_others_put_at_once() {
     let (_first, _store, name) = node(&directory, 64);
     let other = directory.client();
     for round in 0..3 {
-        eventually("it is drained", || other.drain(&name).unwrap() == (NMC_OK, 0));
+        eventually("it is drained", || other.drain(&name, Duration::ZERO).unwrap().status == NMC_OK);
         let key = format!("k{round}");
         assert_eq!(put(&other, &key, b"value", 1), Err(NMC_ERR_NO_SPACE));
         other.undrain(&name).unwrap();
@@ -840,7 +870,7 @@ fn what_was_cancelled_does_not_happen_later() {
     let other = first.client();
     put(&other, "k", b"first", 1).unwrap();
     first.stop();
-    other.submit_remove(1, b"k", true).unwrap();
+    submit_remove(&other, b"k").unwrap();
     other.completions(1, Duration::from_millis(200), |_| panic!("nobody has answered"));
     assert_eq!(other.cancel_submitted(1).unwrap(), 1);
     let mut ended = Vec::new();
@@ -862,7 +892,7 @@ fn what_was_cancelled_before_it_was_sent_is_never_sent() {
     let (_cluster, _store, _) = node(&directory, 64);
     let (other, hasty) = (directory.client(), directory.client());
     put(&other, "k", b"first", 1).unwrap();
-    hasty.submit_remove(1, b"k", true).unwrap();
+    submit_remove(&hasty, b"k").unwrap();
     assert_eq!(hasty.cancel_submitted(1).unwrap(), 1);
     assert_eq!(completion(&hasty), NMC_ERR_CANCELLED);
     for _ in 0..20 {
@@ -900,7 +930,7 @@ fn a_remove_that_nobody_waits_for_takes_what_the_own_node_was_just_given() {
                 far.sync().unwrap();
             }
             put_here(&store, &key);
-            cluster.submit_remove(1, key.as_bytes(), true).unwrap();
+            submit_remove(&cluster, key.as_bytes()).unwrap();
             assert_eq!(completion(&cluster), NMC_OK);
             cluster.sync().unwrap();
             assert_eq!(far.query(&[key.as_bytes()]).unwrap()[0].status, NMC_ERR_NOT_FOUND);
@@ -922,12 +952,12 @@ fn a_remove_that_waits_for_the_own_node_ends_when_it_is_cancelled_or_late_or_the
         let slices = [slice(b"value")];
         store.put(b"k", &nanomc::store::copy::Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT).unwrap();
     }
-    cluster.submit_remove(1, b"k", true).unwrap();
+    submit_remove(&cluster, b"k").unwrap();
     assert_eq!(cluster.cancel_submitted(1).unwrap(), 1);
     assert_eq!(completion(&cluster), NMC_ERR_CANCELLED);
-    hasty.submit_remove(1, b"k", true).unwrap();
+    submit_remove(&hasty, b"k").unwrap();
     assert!(matches!(completion(&hasty), NMC_ERR_TIMEOUT | NMC_ERR_UNAVAILABLE));
-    cluster.submit_remove(1, b"k", true).unwrap();
+    submit_remove(&cluster, b"k").unwrap();
     cluster.unmount("a").unwrap();
     assert!(matches!(completion(&cluster), NMC_ERR_CANCELLED | NMC_ERR_UNAVAILABLE));
 }
@@ -1002,6 +1032,10 @@ fn without_a_master_a_batch_reads_what_is_where_it_was() {
     }
 }
 
+fn submit_remove(client: &Cluster, key: &[u8]) -> nanomc::base::error::Result<()> {
+    client.submit_remove(1, &[key], &[0], true, Sum::new(None))
+}
+
 /// Somebody who has one value of 1,000 bytes, under "far", and is never asked for more than one time.
 #[derive(Default)]
 struct OneFarValue {
@@ -1025,6 +1059,11 @@ impl Peers for OneFarValue {
     fn find(&self, _: &Ask<'_>, keys: &[&[u8]]) -> nanomc::base::error::Result<Vec<bool>> {
         self.asked.fetch_add(1, SeqCst);
         Ok(keys.iter().map(|key| *key == b"far").collect())
+    }
+
+    fn metadata(&self, _: &Ask<'_>, key: &[u8]) -> nanomc::base::error::Result<Option<Vec<u8>>> {
+        self.asked.fetch_add(1, SeqCst);
+        Ok((key == b"far").then(|| b"said".to_vec()))
     }
 }
 
@@ -1050,6 +1089,8 @@ fn a_read_that_goes_on_has_one_time_however_often_others_are_asked() {
     assert_eq!((seen, counts()), (600, (1, 3)));
     far.presence_anywhere(b"far").unwrap();
     assert_eq!(counts(), (1, 1));
+    assert_eq!(far.metadata_below(b"far").unwrap(), Look::Ready(b"said".to_vec()));
+    assert_eq!((far.metadata_below(b"none").unwrap(), counts()), (Look::Missing, (2, 2)));
 }
 
 #[test]
@@ -1075,11 +1116,11 @@ fn calls_that_nobody_waits_for_are_told_when_they_have_ended() {
     let service = run::Service::new(core, &[Address::literal(&address).unwrap()], Limits::default()).unwrap();
     let get = |i: usize, into: &[u8]| {
         let key = ObjectKey::new(b"", format!("k{i}").as_bytes()).unwrap();
-        let call =
-            core::Call::Get(core::GetCall { key, room: into.len() as u64, keep: false, expire_ms: 0, into: vec![] });
+        let call = core::Call::Get(core::GetCall::new(key, into.len() as u64));
         run::Task {
             call,
-            spans: vec![Span::new(into.as_ptr() as usize, into.len())],
+            // SAFETY: the buffers stay until all calls are over; no two have the same.
+            spans: vec![unsafe { Span::new(into.as_ptr() as usize, into.len()) }],
             far: false,
             patience: Duration::from_secs(20),
         }
@@ -1169,10 +1210,91 @@ fn is_a_node(most: u64, of: impl Fn(u32) -> Store) {
     }
     // All that is only there goes elsewhere.
     let (_second, _to, _) = node(&directory, 400);
-    eventually("nothing is left", || writer.drain(&name).unwrap() == (NMC_OK, 0));
+    eventually("nothing is left", || writer.drain(&name, Duration::ZERO).unwrap().status == NMC_OK);
     vram.unmount(&name).unwrap();
     assert_eq!(get(&directory.client(), "both", both.len()).unwrap(), both);
     assert_eq!(get(&directory.client(), "k6", 9 << 20).unwrap(), value(56, 9 << 20));
+}
+
+/// Calls that nobody waits for, with memory that counts as a device's: what stands in for it is copied when a turn of a batch begins, or when it has ended.
+#[test]
+fn memory_of_a_device_is_put_from_and_read_into_by_calls_that_nobody_waits_for() {
+    const LARGE: usize = 20 << 20;
+    let directory = Directory::new();
+    let (_owner, _store, _) = node(&directory, 2000);
+    let patience = Duration::from_secs(60);
+    let far = Cluster::open(Config { bounce: Some(64 << 20), patience, ..directory.config() }).unwrap();
+    let mut values: Vec<Vec<u8>> = (0..5).map(|seed| value(seed, LARGE + seed)).collect();
+    let wanted = values.clone();
+    let keys: Vec<String> = (0..6).map(|n| format!("k{n}")).collect();
+    let slices: Vec<[Slice; 2]> = values
+        .iter()
+        .map(|value| {
+            let (a, b) = value.split_at(LARGE / 3);
+            [slice(a), slice(b)]
+        })
+        .collect();
+    let items: Vec<Item<'_>> =
+        keys.iter().zip(&slices).map(|(key, slices)| Item::new(key.as_bytes(), slices)).collect();
+    let numbers: Vec<usize> = (0..items.len()).collect();
+    far.submit_put(1, &items, &numbers, &PutOptions::default(), Sum::new(None)).unwrap();
+    // What is put first was copied by now; what comes later is not.
+    values[0].fill(0);
+    assert_eq!(completion(&far), NMC_OK);
+    let reader = directory.client();
+    for (key, wanted) in keys.iter().zip(&wanted) {
+        assert!(get(&reader, key, LARGE + 10).unwrap() == *wanted, "{key}");
+    }
+    // Into room to spare, and one that is missing.
+    let rooms: Vec<Vec<u8>> = keys.iter().map(|_| vec![0xee; LARGE + 100]).collect();
+    let slices: Vec<[Slice; 2]> = rooms
+        .iter()
+        .map(|room| {
+            let (a, b) = room.split_at(LARGE / 2);
+            [slice(a), slice(b)]
+        })
+        .collect();
+    let items: Vec<Item<'_>> =
+        keys.iter().zip(&slices).map(|(key, slices)| Item::new(key.as_bytes(), slices)).collect();
+    let told = Arc::new(Mutex::new(vec![(0, 0); keys.len()]));
+    let telling = Arc::clone(&told);
+    let tell = move |item: usize, bytes, status| telling.lock().unwrap()[item] = (bytes, status);
+    let numbers: Vec<usize> = (0..items.len()).collect();
+    far.submit_get(2, &items, &numbers, Sum::new(Some(Box::new(tell)))).unwrap();
+    assert_eq!(completion(&far), NMC_ERR_NOT_FOUND);
+    for (n, room) in rooms.iter().enumerate() {
+        let (bytes, status) = told.lock().unwrap()[n];
+        let size = wanted.get(n).map_or(0, Vec::len);
+        assert_eq!((bytes, status), (size as u64, if n < 5 { NMC_OK } else { NMC_ERR_NOT_FOUND }));
+        assert!(wanted.get(n).is_none_or(|wanted| room[..size] == wanted[..]), "{n}");
+        assert!(room[size..].iter().all(|byte| *byte == 0xee), "{n}");
+    }
+    // Where it does not fit nothing is written; where it was cancelled, nothing or all.
+    let room = vec![0xee; LARGE - 1];
+    far.submit_get(3, &[Item::new(b"k0", &[slice(&room)])], &[0], Sum::new(None)).unwrap();
+    assert_eq!(completion(&far), NMC_ERR_TOO_SMALL);
+    assert!(room.iter().all(|byte| *byte == 0xee));
+    for round in 0..10u64 {
+        let room = vec![0xee; LARGE];
+        far.submit_get(4, &[Item::new(b"k0", &[slice(&room)])], &[0], Sum::new(None)).unwrap();
+        far.completions(0, Duration::from_millis(round), |_| ());
+        far.cancel_submitted(4).unwrap();
+        let then = room.clone();
+        completion(&far);
+        assert!(room == then && (room == wanted[0] || room.iter().all(|byte| *byte == 0xee)), "{round}");
+    }
+}
+
+#[test]
+fn what_the_own_node_has_is_in_memory_of_a_device_when_its_get_was_submitted() {
+    let directory = Directory::new();
+    let (own, _store, _) = node_by_way(&directory, 200, Some(64 << 20));
+    let wanted = value(1, 3 << 20);
+    put(&own, "k", &wanted, 1).unwrap();
+    let room = vec![0xee; (3 << 20) + 5];
+    own.submit_get(1, &[Item::new(b"k", &[slice(&room)])], &[0], Sum::new(None)).unwrap();
+    assert!(room[..wanted.len()] == wanted[..] && room[wanted.len()..].iter().all(|byte| *byte == 0xee));
+    assert_eq!(completion(&own), NMC_OK);
 }
 
 #[test]
@@ -1544,7 +1666,7 @@ fn a_large_value_is_read_after_a_node_with_some_of_it_was_drained() {
     let value = value(3, 2 << 20);
     put(&writer, "k", &value, 1).unwrap();
     let (cluster, _, name) = &nodes[1];
-    eventually("it is drained", || reader.drain(name).unwrap().0 == NMC_OK);
+    eventually("it is drained", || reader.drain(name, Duration::ZERO).unwrap().status == NMC_OK);
     cluster.unmount(name).unwrap();
     for _ in 0..3 {
         assert_eq!(get(&reader, "k", value.len()).unwrap(), value);

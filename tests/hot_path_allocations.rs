@@ -308,6 +308,7 @@ fn a_step_of_the_kv_cache_does_not_allocate() {
     config.struct_size = u32::try_from(size_of::<nmc_kv_config_t>()).unwrap();
     config.abi_version = NMC_ABI_VERSION;
     (config.total_blocks, config.tokens_per_block, config.hash) = (1024, 16, NMC_KV_HASH_BLAKE3);
+    config.eviction = NMC_EVICT_LRU;
     let options = nmc_kv_append_t::defaults();
     let mut room: nmc_kv_room_t = zeroed();
     room.struct_size = u32::try_from(size_of::<nmc_kv_room_t>()).unwrap();

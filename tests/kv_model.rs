@@ -15,14 +15,16 @@
 
 #[path = "common/kv.rs"]
 mod common;
+#[path = "../src/base/random.rs"]
+mod random;
 
-use common::Random;
 use nanomc::kv::events::What;
 use nanomc::kv::evict::Kind;
 use nanomc::kv::hash::{Algo, BlockHash};
 use nanomc::kv::place::tables::{Format, Row, write_csr, write_dense};
 use nanomc::kv::{BlockCopy, Config, Open, OwnGroup, OwnKind, Placement, State, WhenFull};
 use nanomc::kv::{Cache, NONE};
+use random::Random;
 use std::collections::BTreeMap;
 
 /// As for all tests, with events to look back at.
@@ -122,7 +124,7 @@ impl Engine {
             table: vec![PAD; ROWS * WIDTH],
             rows: vec![Row::default(); ROWS],
             table_of: seed as usize,
-            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            random: Random(seed),
             fault,
             next_id: 1,
             hits: 0,

@@ -14,13 +14,15 @@
 
 #[path = "common/kv.rs"]
 mod common;
+#[path = "../src/base/random.rs"]
+mod random;
 
-use common::Random;
 use nanomc::base::status::{NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use nanomc::kv::hash::Algo;
 use nanomc::kv::place::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sides, View};
 use nanomc::kv::place::page_tokens;
 use nanomc::kv::{Config, Copies, GroupSpec, Kv, MappedSpec, Open, Spec, WhenFull};
+use random::Random;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
@@ -130,7 +132,7 @@ fn vectors(tensors: &[(View, u32)], token: usize) -> impl Iterator<Item = *mut u
 impl Engine {
     fn new(config: Config, groups: Vec<Geometry>, seed: u64, fault: Fault) -> Self {
         let kv = virtual_kv(config, &groups).unwrap();
-        let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let random = Random(seed);
         let known = BTreeMap::new();
         let (next_id, hits, forks, copies, refusals, evicted) = (1, 0, 0, 0, 0, 0);
         Self { kv, groups, known, random, fault, next_id, hits, forks, copies, refusals, evicted }

@@ -52,9 +52,15 @@ const KV: Table = &[
 const UNSAFE_LAYERS: &[&str] = &["ffi", "mem", "cuda", "layout", "sync"];
 const UNSAFE_NAMES: &[&str] = &["sys.rs", "kernels.rs", "gpu.rs"];
 const UNSAFE_FILES: &[&str] = &[
-    "kv/place/region.rs",     // addresses become memory that somebody vouches for
-    "kv/transfer/located.rs", // blocks are copied by the calling thread
-    "store/copy.rs",          // values are copied and summed, from and to addresses that were checked
+    "cluster/facade.rs",           // memory of the program, whose values others send and receive
+    "cluster/facade/device.rs",    // and of its device
+    "cluster/nixl/room.rs",        // memory of the library for the same
+    "cluster/node/bounce.rs",      // and that beside a device
+    "cluster/node/real/places.rs", // where values of a store lie
+    "cluster/run/node.rs",         // whole heaps, for NIXL
+    "kv/place/region.rs",          // addresses become memory that somebody vouches for
+    "kv/transfer/located.rs",      // blocks are copied by the calling thread
+    "store/copy.rs",               // values are copied and summed, from and to addresses that were checked
 ];
 
 fn is_layer(name: &str) -> bool {

@@ -50,6 +50,11 @@ fn child() {
             set_limit(libc::RLIMIT_FSIZE, mib);
             let error = local(8 * mib).err().expect("must fail");
             assert!(error.status == NMC_ERR_NO_MEMORY && error.message.contains("RLIMIT_FSIZE"), "{error}");
+            // The kernel would end the process for huge pages as well.
+            let mut huge = common::config(std::path::Path::new("/unused"), None, 2);
+            (huge.heap_bytes, huge.huge_pages) = (8 * mib, true);
+            let error = World::local(&huge).err().expect("must fail");
+            assert!(error.status == NMC_ERR_NO_MEMORY && error.message.contains("RLIMIT_FSIZE"), "{error}");
         }
         "as" => {
             set_limit(libc::RLIMIT_AS, 512 * mib);

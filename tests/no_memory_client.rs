@@ -21,9 +21,12 @@ use nanomc::base::status::{
 };
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use nanomc::ffi::client::{self as c, nmc_client_t};
+use nanomc::ffi::client_drain::nmc_client_drain;
+use nanomc::ffi::client_metadata::nmc_client_get_metadata;
+use nanomc::ffi::client_remove as removes;
 use nanomc::ffi::client_submit as submit;
 use nanomc::ffi::client_types::{nmc_client_completion_t, nmc_client_config_t, nmc_replica_t, nmc_segment_t};
-use nanomc::ffi::store_types::{nmc_buffer_t, nmc_store_config_t};
+use nanomc::ffi::store_types::{NMC_STORE_CHECKSUMS, nmc_buffer_t, nmc_store_config_t};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
@@ -72,8 +75,10 @@ impl Client {
         config.abi_version = NMC_ABI_VERSION;
         (config.heap_bytes, config.device, config.page_bytes) = (64 << 20, -1, 4096);
         config.heap_kind = nanomc::ffi::world_types::NMC_HEAP_HOST;
+        config.eviction = nanomc::ffi::common::NMC_EVICT_FIFO;
         (config.high_permille, config.low_permille, config.watchdog_ms) = (1000, 1000, -1);
         (config.attach_timeout_ms, config.call_timeout_ms) = (-1, -1);
+        config.flags = NMC_STORE_CHECKSUMS;
         unsafe { c::nmc_client_mount(self.0, slice(name.as_bytes()), &raw const config) }
     }
 
@@ -88,7 +93,7 @@ impl Client {
     }
 
     fn remove(&self, key: &[u8]) -> i32 {
-        unsafe { c::nmc_client_remove(self.0, slice(key), 0) }
+        unsafe { removes::nmc_client_remove(self.0, slice(key), 0) }
     }
 
     /// The completion of the only call that is submitted.
@@ -176,6 +181,31 @@ fn mounting_fails_with_a_status_and_leaves_no_node() {
     assert_eq!(other.put(b"k", b"v"), NMC_OK);
 }
 
+#[test]
+fn a_put_in_parts_gives_a_status_and_works_again() {
+    let _alone = alone();
+    let (directory, _node, other) = cluster();
+    let (config, mut client) =
+        (nmc_client_config_t { stripe_bytes: 64 << 10, timeout_ms: 2000, ..Client::config(&directory) }, null_mut());
+    assert_eq!(unsafe { c::nmc_client_open(&raw const config, &raw mut client) }, NMC_OK, "{}", last_error());
+    let client = Client(client);
+    let (bytes, mut room) = (vec![7u8; 8 << 20], vec![0u8; 8 << 20]);
+    let refused = refuse(
+        "nmc_client_put in parts",
+        || client.put(b"k", &bytes),
+        |status| {
+            if status == NMC_OK {
+                room.fill(0);
+                assert_eq!(other.get(b"k", &mut room), NMC_OK, "{}", last_error());
+                assert!(room == bytes);
+            }
+            let removed = other.remove(b"k");
+            assert!([NMC_OK, NMC_ERR_NOT_FOUND].contains(&removed), "{removed}: {}", last_error());
+        },
+    );
+    assert!(refused >= 2, "only {refused} requests");
+}
+
 unsafe extern "C" fn count_segment(user: *mut c_void, _: *const nmc_segment_t) -> i32 {
     unsafe { *user.cast::<usize>() += 1 };
     1
@@ -227,6 +257,11 @@ fn single_calls_give_a_status_and_work_again() {
     assert_eq!(room, large);
     let mut n = 0usize;
     let user = (&raw mut n).cast();
+    let (mut said, mut size) = ([0u8; 256], 0usize);
+    let about = || unsafe {
+        nmc_client_get_metadata(client.0, slice(b"k"), said.as_mut_ptr().cast(), said.len(), &raw mut size)
+    };
+    refuse("nmc_client_get_metadata", about, |_| ());
     refuse("nmc_client_exists", || unsafe { c::nmc_client_exists(client.0, slice(b"k")) }, |_| ());
     refuse(
         "nmc_client_query",
@@ -246,9 +281,9 @@ fn single_calls_give_a_status_and_work_again() {
             }
         },
     );
-    refuse("nmc_client_drain", || unsafe { c::nmc_client_drain(client.0, slice(b"node"), null_mut()) }, |_| ());
+    refuse("nmc_client_drain", || unsafe { nmc_client_drain(client.0, slice(b"node"), 0, null_mut()) }, |_| ());
     refuse("nmc_client_sync", || c::nmc_client_sync(client.0), |_| ());
-    refuse("nmc_client_remove_all", || c::nmc_client_remove_all(client.0, 0), |_| ());
+    refuse("nmc_client_remove_all", || removes::nmc_client_remove_all(client.0, 0), |_| ());
 }
 
 /// Keys, values and places of a batch.
@@ -309,22 +344,26 @@ fn batches_tell_of_every_item_and_work_again() {
     let mut refused = 0;
     for n in 0..REFUSALS {
         let statuses = all.statuses.as_mut_ptr();
-        let put = || unsafe { c::nmc_client_put_batch(client.0, keys.as_ptr(), values.as_ptr(), N, null(), statuses) };
+        let put = || unsafe {
+            c::nmc_client_put_batch(client.0, keys.as_ptr(), values.as_ptr(), null(), N, null(), statuses)
+        };
         let (_, seen) = fail_nth(n, put);
         all.check_put(&client, &format!("put, request {n}"));
-        assert!([NMC_OK].contains(&c::nmc_client_remove_all(client.0, 0)), "{}", last_error());
+        assert!([NMC_OK].contains(&removes::nmc_client_remove_all(client.0, 0)), "{}", last_error());
         refused = seen;
         if seen <= n {
             break;
         }
     }
     assert!(refused >= 6, "only {refused} requests");
-    let put = unsafe { c::nmc_client_put_batch(client.0, keys.as_ptr(), values.as_ptr(), N, null(), null_mut()) };
+    let put =
+        unsafe { c::nmc_client_put_batch(client.0, keys.as_ptr(), values.as_ptr(), null(), N, null(), null_mut()) };
     assert_eq!(put, NMC_OK, "{}", last_error());
     for n in 0..REFUSALS {
         let (buffers, statuses) = (all.buffers(), all.statuses.as_mut_ptr());
-        let get =
-            || unsafe { c::nmc_client_get_batch(client.0, keys.as_ptr(), buffers.as_ptr(), N, null_mut(), statuses) };
+        let get = || unsafe {
+            c::nmc_client_get_batch(client.0, keys.as_ptr(), buffers.as_ptr(), null(), N, null_mut(), statuses)
+        };
         let (_, seen) = fail_nth(n, get);
         all.check_get(&format!("get, request {n}"));
         let exists = || unsafe { c::nmc_client_exists_batch(client.0, keys.as_ptr(), N, statuses) };
@@ -334,12 +373,32 @@ fn batches_tell_of_every_item_and_work_again() {
             break;
         }
     }
+    // What is said to be removed is, and what is not may be.
+    for n in 0..REFUSALS {
+        let statuses = all.statuses.as_mut_ptr();
+        let remove = || unsafe { removes::nmc_client_remove_batch(client.0, keys.as_ptr(), N, 0, statuses) };
+        let (_, seen) = fail_nth(n, remove);
+        for (i, (key, status)) in keys.iter().zip(&all.statuses).enumerate() {
+            assert!(*status == NMC_OK || is_excuse(*status), "remove, request {n}: item {i}: {status}");
+            if i % 37 == 0 && *status == NMC_OK {
+                assert_eq!(unsafe { c::nmc_client_exists(client.0, *key) }, NMC_ERR_NOT_FOUND, "item {i}");
+            }
+        }
+        assert_eq!(removes::nmc_client_remove_all(client.0, 0), NMC_OK, "{}", last_error());
+        let put =
+            unsafe { c::nmc_client_put_batch(client.0, keys.as_ptr(), values.as_ptr(), null(), N, null(), null_mut()) };
+        assert_eq!(put, NMC_OK, "{}", last_error());
+        if seen <= n {
+            break;
+        }
+    }
     // All that follow are refused too: until the deadline nothing goes on.
     let hasty = Client::open_for(&directory, 200);
     for n in 0..6 {
         let (buffers, statuses) = (all.buffers(), all.statuses.as_mut_ptr());
-        let get =
-            || unsafe { c::nmc_client_get_batch(hasty.0, keys.as_ptr(), buffers.as_ptr(), N, null_mut(), statuses) };
+        let get = || unsafe {
+            c::nmc_client_get_batch(hasty.0, keys.as_ptr(), buffers.as_ptr(), null(), N, null_mut(), statuses)
+        };
         fail_from(n, get);
         all.check_get(&format!("get, from request {n} on"));
     }
@@ -358,8 +417,16 @@ fn what_is_submitted_is_refused_or_ends_and_tells_of_every_item() {
         all.statuses.fill(NMC_ERR_NO_MEMORY);
         let statuses = all.statuses.as_mut_ptr();
         let ((), seen) = fail_nth(n, || unsafe {
-            let submitted =
-                submit::nmc_client_submit_put_batch(client.0, keys.as_ptr(), values.as_ptr(), N, null(), statuses, n);
+            let submitted = submit::nmc_client_submit_put_batch(
+                client.0,
+                keys.as_ptr(),
+                values.as_ptr(),
+                null(),
+                N,
+                null(),
+                n,
+                statuses,
+            );
             if submitted == NMC_OK {
                 client.completion();
             } else {
@@ -367,21 +434,23 @@ fn what_is_submitted_is_refused_or_ends_and_tells_of_every_item() {
             }
         });
         all.check_put(&client, &format!("put, request {n}"));
-        assert_eq!(c::nmc_client_remove_all(client.0, 0), NMC_OK, "{}", last_error());
+        assert_eq!(removes::nmc_client_remove_all(client.0, 0), NMC_OK, "{}", last_error());
         refused = seen;
         if seen <= n {
             break;
         }
     }
     assert!(refused >= 6, "only {refused} requests");
-    let put = unsafe { c::nmc_client_put_batch(client.0, keys.as_ptr(), values.as_ptr(), N, null(), null_mut()) };
+    let put =
+        unsafe { c::nmc_client_put_batch(client.0, keys.as_ptr(), values.as_ptr(), null(), N, null(), null_mut()) };
     assert_eq!(put, NMC_OK, "{}", last_error());
     for n in 0..REFUSALS {
         all.statuses.fill(NMC_ERR_NO_MEMORY);
         let (buffers, statuses) = (all.buffers(), all.statuses.as_mut_ptr());
         let ((), seen) = fail_nth(n, || unsafe {
             let (keys, buffers) = (keys.as_ptr(), buffers.as_ptr());
-            let submitted = submit::nmc_client_submit_get_batch(client.0, keys, buffers, N, null_mut(), statuses, n);
+            let submitted =
+                submit::nmc_client_submit_get_batch(client.0, keys, buffers, null(), N, n, null_mut(), statuses);
             if submitted == NMC_OK {
                 client.completion();
             } else {

@@ -115,7 +115,7 @@ fn config(shape: Shape, groups: &[nmc_kv_group_t]) -> nmc_kv_config_t {
     (config.struct_size, config.abi_version) = (size_of::<nmc_kv_config_t>() as u32, NMC_ABI_VERSION);
     (config.total_blocks, config.tokens_per_block, config.capacity_blocks) = (BLOCKS, SIZE, CAPACITY);
     (config.max_sequences, config.event_capacity) = (2000, 3000);
-    (config.heap_kind, config.device) = (NMC_HEAP_HOST, -1);
+    (config.heap_kind, config.device, config.eviction) = (NMC_HEAP_HOST, -1, NMC_EVICT_LRU);
     (config.groups, config.n_groups) = (groups.as_ptr(), groups.len());
     match shape {
         Shape::Plain | Shape::Contiguous | Shape::Sides => {}
@@ -156,7 +156,7 @@ impl Cache {
                 let mut config: nmc_store_config_t = zeroed();
                 (config.struct_size, config.abi_version) = (size_of::<nmc_store_config_t>() as u32, NMC_ABI_VERSION);
                 (config.page_bytes, config.heap_bytes, config.device) = (4096, 64 << 20, -1);
-                config.heap_kind = NMC_HEAP_HOST;
+                (config.heap_kind, config.eviction) = (NMC_HEAP_HOST, NMC_EVICT_FIFO);
                 (config.high_permille, config.low_permille, config.watchdog_ms) = (-1, -1, -1);
                 (config.attach_timeout_ms, config.call_timeout_ms) = (-1, -1);
                 let status = store_api::nmc_store_create(null_mut(), &config, &mut store);

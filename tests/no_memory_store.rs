@@ -17,6 +17,7 @@ use failing::{
 };
 use nanomc::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_OK};
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
+use nanomc::ffi::common::{NMC_EVICT_FIFO, NMC_EVICT_LRU, NMC_EVICT_S3FIFO};
 use nanomc::ffi::store::{self as c, nmc_store_t};
 use nanomc::ffi::store_types::{
     nmc_buffer_t, nmc_completion_t, nmc_put_options_t, nmc_store_config_t, nmc_store_stats_t,
@@ -49,6 +50,7 @@ fn config() -> nmc_store_config_t {
     (config.heap_bytes, config.device, config.page_bytes) = (PAGES * 4096, -1, 4096);
     (config.max_objects, config.pin_slots) = (4096, 2048);
     config.heap_kind = nanomc::ffi::world_types::NMC_HEAP_HOST;
+    config.eviction = NMC_EVICT_FIFO;
     (config.high_permille, config.low_permille, config.watchdog_ms) = (1000, 1000, -1);
     (config.attach_timeout_ms, config.call_timeout_ms) = (-1, -1);
     config
@@ -145,7 +147,7 @@ fn creating_a_store_fails_with_a_status_and_leaves_nothing() {
     let _alone = alone();
     // What the first call of a process sets up stays.
     drop(Store::new(&config()));
-    for policy in 0..3 {
+    for policy in [NMC_EVICT_FIFO, NMC_EVICT_LRU, NMC_EVICT_S3FIFO] {
         for world_size in [1, 4] {
             let config = nmc_store_config_t { eviction: policy, world_size, ..config() };
             let (mut store, before) = (null_mut(), descriptors());
@@ -394,7 +396,7 @@ fn reading_pinning_and_asking_go_on_without_memory() {
 #[test]
 fn eviction_needs_no_memory() {
     let _alone = alone();
-    for policy in 0..3 {
+    for policy in [NMC_EVICT_FIFO, NMC_EVICT_LRU, NMC_EVICT_S3FIFO] {
         let store =
             Store::new(&nmc_store_config_t { eviction: policy, high_permille: 900, low_permille: 800, ..config() });
         let all = Batch::new();

@@ -140,6 +140,7 @@ fn value(i: usize) -> Vec<u8> {
 
 fn store_config() -> nmc_store_config_t {
     let mut config: nmc_store_config_t = fresh();
+    config.eviction = nanomc::ffi::common::NMC_EVICT_FIFO;
     (config.page_bytes, config.max_objects, config.device) = (4096, 4096, -1);
     config.heap_kind = nanomc::ffi::world_types::NMC_HEAP_HOST;
     (config.high_permille, config.low_permille, config.watchdog_ms) = (-1, -1, -1);

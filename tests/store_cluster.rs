@@ -2,10 +2,13 @@
 //! tell everything, and a client of its own. Each promise is checked on a store of this process alone, on the same as if its heap were a
 //! device's, on one that this process serves to others, and on one whose master is elsewhere.
 
+#![allow(unsafe_code, reason = "a test that says where bytes lie")]
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 #[path = "common/mod.rs"]
 mod common;
+#[path = "../src/base/random.rs"]
+mod random;
 #[path = "common/store.rs"]
 mod values;
 
@@ -19,6 +22,7 @@ use nanomc::cluster::wire::{Fact, Metadata, Published};
 use nanomc::store::write::PutOptions;
 use nanomc::store::{Config, Masters, Store};
 use nanomc::world::{Hosting, World};
+use random::Random;
 use std::collections::BTreeMap;
 use values::{get_if, put, put_as, put_on};
 
@@ -33,8 +37,8 @@ fn config() -> Config {
 struct Bed {
     kind: Kind,
     store: Store,
-    _others: Vec<Store>,
-    _worlds: Vec<World>,
+    others: Vec<Store>,
+    worlds: Vec<World>,
     _masters: Option<Masters>,
     _dir: tempfile::TempDir,
 }
@@ -62,13 +66,13 @@ impl Bed {
         if matches!(kind, Kind::Embedded | Kind::Bounced) {
             let world = nanomc::world::Config { dir: None, ..of(None) };
             let store = Store::embedded(&world, config).unwrap();
-            return Self { kind, store, _others: Vec::new(), _worlds: Vec::new(), _masters: None, _dir: dir };
+            return Self { kind, store, others: Vec::new(), worlds: Vec::new(), _masters: None, _dir: dir };
         }
         let masters = (kind == Kind::Elsewhere).then(|| Masters::open(&of(None)).unwrap());
         let worlds = World::join_many((0..2).map(|rank| of(Some(rank))).collect()).unwrap();
         let others = vec![Store::attach(&worlds[0], config).unwrap()];
         let store = Store::attach(&worlds[1], config).unwrap();
-        Self { kind, store, _others: others, _worlds: worlds, _masters: masters, _dir: dir }
+        Self { kind, store, others, worlds, _masters: masters, _dir: dir }
     }
 
     fn node(&self) -> NodeStore {
@@ -86,7 +90,7 @@ fn put_id(n: u64) -> PutId {
 }
 
 fn wanted<'a>(put: PutId, key: &'a ObjectKey, length: usize, metadata: &'a Metadata) -> Wanted<'a> {
-    Wanted { put, key, length: length as u64, segment: 1, retain: 0, metadata, is_copy: false }
+    Wanted { put, key, length: length as u64, segment: 1, exact: true, retain: 0, metadata, is_copy: false }
 }
 
 fn open(node: &mut NodeStore, put: PutId, key: &ObjectKey, length: usize) -> Result<Plan, nmc_status_t> {
@@ -124,6 +128,53 @@ fn put_through(node: &mut NodeStore, put: PutId, key: &ObjectKey, value: &[u8]) 
     let plan = open(node, put, key, value.len()).unwrap();
     fill(node, plan, value);
     (plan, node.commit(plan).unwrap().unwrap())
+}
+
+/// Retains all that a rank has room for, and gives how many that are.
+fn fill_rank(node: &mut NodeStore, segment: u32) -> u64 {
+    let metadata = Metadata::default();
+    let retain = nanomc::store::evict::Retain::Hard.code();
+    for n in 0.. {
+        let (put, key) = (put_id(1000 + n), key("", &format!("full{n}")));
+        let wanted = Wanted { segment, retain, ..wanted(put, &key, 8 * 4096, &metadata) };
+        match node.open(&wanted) {
+            Ok(plan) => _ = node.commit(plan).unwrap(),
+            Err(error) => {
+                assert!([NMC_ERR_BUSY, NMC_ERR_NO_SPACE].contains(&error.status), "{error:?}");
+                return n;
+            }
+        }
+    }
+    0
+}
+
+#[test]
+fn a_value_for_any_segment_goes_where_there_is_room() {
+    for kind in KINDS {
+        let bed = Bed::new(kind);
+        let mut node = bed.node();
+        assert!(fill_rank(&mut node, 1) > 0);
+        let (metadata, key) = (Metadata::default(), key("", "here"));
+        let exact = wanted(put_id(1), &key, 8 * 4096, &metadata);
+        assert!(node.open(&exact).is_err(), "control: that segment is full");
+        let plan = node.open(&Wanted { exact: false, ..exact }).unwrap();
+        node.commit(plan).unwrap();
+        assert_eq!(pin_status(&mut node, plan, &key), NMC_OK);
+    }
+}
+
+#[test]
+fn a_store_without_values_is_empty_though_a_rank_has_left() {
+    let mut bed = Bed::new(Kind::Elsewhere);
+    let mut node = bed.node();
+    assert_eq!((node.has_bytes(), node.used()), (false, vec![0, 0]));
+    bed.others.clear();
+    drop(bed.worlds.remove(0));
+    // To others it is a rank that has no room.
+    assert!(eventually(|| node.used() == [64 * 4096, 0]), "{:?}", node.used());
+    assert!(!node.has_bytes());
+    put_through(&mut node, put_id(1), &key("", "here"), b"a value");
+    assert!(node.has_bytes(), "control");
 }
 
 fn pin_status(node: &mut NodeStore, plan: Plan, key: &ObjectKey) -> nmc_status_t {
@@ -195,9 +246,46 @@ fn a_put_lives_under_its_name_from_its_plan_to_its_facts() {
     }
 }
 
+#[test]
+fn the_checksum_of_a_value_is_made_of_those_of_its_pages() {
+    for kind in KINDS {
+        let bed = Bed::new(kind);
+        let mut node = bed.node();
+        // In one run and in several, with whole pages and with parts of one.
+        for (n, pages) in [(1, 1), (2, 5), (3, 3), (4, 7)] {
+            put_through(&mut node, put_id(50 + n), &key("", &format!("before{n}")), &long(4096 * pages));
+        }
+        node.drop_key(&key("", "before1"));
+        node.drop_key(&key("", "before3"));
+        for (n, bytes) in [1, 4095, 4096, 4097, 8 * 4096, 12 * 4096 + 77].into_iter().enumerate() {
+            let (k, value) = (key("kv", &format!("k{n}")), long(bytes));
+            let (plan, _) = put_through(&mut node, put_id(n as u64), &k, &value);
+            let pinned = pin(&mut node, plan, &k).unwrap();
+            assert_eq!(node.sum(pinned.pin).unwrap(), Some(nanomc::base::crc::crc32c(&value)), "{bytes} bytes");
+            node.verify(pinned.pin, 0, bytes as u64).unwrap();
+            // A byte of the last page is another one.
+            let last = node.far_spans(pinned.pin, bytes as u64 - 1, 1).unwrap().list().unwrap()[0];
+            last.store(&[value[bytes - 1] ^ 4]);
+            let mut verify = |offset, length| node.verify(pinned.pin, offset, length).map_err(|error| error.status);
+            let [begin, end, all] = [(0, 1), (bytes as u64 - 1, 1), (0, bytes as u64)].map(|(at, n)| verify(at, n));
+            assert_eq!((end, all), (Err(NMC_ERR_CORRUPT), Err(NMC_ERR_CORRUPT)));
+            assert_eq!(begin.is_ok(), bytes > 4096, "pages that are not touched are not looked at");
+            assert_eq!(node.sum(pinned.pin).unwrap(), Some(nanomc::base::crc::crc32c(&value)), "nobody has looked");
+            last.store(&value[bytes - 1..]);
+            node.unpin(pinned.pin);
+            assert!(node.sum(pinned.pin).is_err() && node.verify(pinned.pin, 0, 1).is_err());
+        }
+    }
+    let bed = Bed::with(Kind::Embedded, &Config { checksums: false, ..config() });
+    let mut node = bed.node();
+    let (plan, _) = put_through(&mut node, put_id(1), &key("", "a"), &long(5000));
+    let pinned = pin(&mut node, plan, &key("", "a")).unwrap();
+    assert_eq!((node.sum(pinned.pin).unwrap(), node.verify(pinned.pin, 0, 5000).is_ok()), (None, true));
+}
+
 /// What a node puts on itself has a name that no cluster gives, and is told without anybody else calling the master.
 #[test]
-fn what_others_write_and_read_where_it_is_needs_no_memory_by_the_way() {
+fn whatothers_write_and_read_where_it_is_needs_no_memory_by_the_way() {
     let bed = Bed::new(Kind::Bounced);
     let mut node = bed.node();
     let (k, value) = (key("kv", "a"), long(3 * 4096 + 5));
@@ -209,7 +297,8 @@ fn what_others_write_and_read_where_it_is_needs_no_memory_by_the_way() {
     for extent in node.extents(plan).unwrap() {
         let base = regions.iter().find(|region| region.number == extent.region).unwrap().base;
         let (now, later) = rest.split_at(usize::try_from(extent.length).unwrap());
-        Span::new(usize::try_from(base + extent.offset).unwrap(), now.len()).store(now);
+        // SAFETY: memory of the plan.
+        unsafe { Span::new(usize::try_from(base + extent.offset).unwrap(), now.len()) }.store(now);
         rest = later;
     }
     assert_eq!((node.bounced(), rest.len()), ((0, 0), 0));
@@ -225,7 +314,7 @@ fn what_others_write_and_read_where_it_is_needs_no_memory_by_the_way() {
 }
 
 #[test]
-fn only_memory_that_others_were_told_of_is_written_to_by_them() {
+fn only_memory_thatothers_were_told_of_is_written_to_by_them() {
     let dir = tempfile::tempdir().unwrap();
     let of = |rank| nanomc::world::Config { min_ranks: 1, ..world_config(dir.path(), Some(rank), 2) };
     let world = World::join(of(0)).unwrap();
@@ -240,7 +329,7 @@ fn only_memory_that_others_were_told_of_is_written_to_by_them() {
     for segment in [0, 1] {
         let key = key("", &format!("{segment}"));
         let metadata = Metadata::default();
-        let wanted = Wanted { segment, ..wanted(put_id(u64::from(segment) + 1), &key, 100, &metadata) };
+        let wanted = Wanted { segment, exact: true, ..wanted(put_id(u64::from(segment) + 1), &key, 100, &metadata) };
         assert!(eventually(|| node.open(&wanted).map(|plan| plans.push(plan)).is_ok()));
     }
     assert_eq!(node.extents(plans[0]).unwrap()[0].region, 0);
@@ -459,13 +548,8 @@ fn whoever_is_told_the_facts_knows_what_the_store_has() {
             let bed = Bed::new(kind);
             let (mut node, mut directory) = (bed.node(), Directory::default());
             let kv = bed.store.namespace(b"kv", None).unwrap();
-            let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-            let mut random = |below: u64| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                state % below
-            };
+            let mut chance = Random(seed);
+            let mut random = |limit: u64| chance.below(limit);
             let mut held = Vec::new();
             for step in 0..1500 {
                 let name = format!("k{}", random(24));
@@ -582,7 +666,7 @@ fn an_agents_client_has_pins_of_its_own_and_ends_before_the_programs() {
         assert!(put_on(&bed.store, b"open", b"free again", 1).is_ok(), "{open_plan:?} went with its agent");
         // The program's handle goes first: the agent's keeps the store.
         let mut node = bed.node();
-        let Bed { store, _others: others, _worlds: worlds, _masters: masters, _dir: dir, .. } = bed;
+        let Bed { store, others, worlds, _masters: masters, _dir: dir, .. } = bed;
         drop(store);
         put_through(&mut node, put_id(2), &key("", "still"), b"works");
         drop((others, node));
@@ -620,7 +704,7 @@ fn nothing_new_is_stored_on_a_rank_that_is_closed() {
 fn what_an_agent_has_closed_stays_closed_when_a_former_one_goes() {
     for kind in [Kind::Served, Kind::Elsewhere] {
         let bed = Bed::new(kind);
-        let former = NodeStore::new(&bed._others[0]).unwrap();
+        let former = NodeStore::new(&bed.others[0]).unwrap();
         let mut node = bed.node();
         node.close(1, true).unwrap();
         drop(former);

@@ -6,6 +6,8 @@
 
 #[path = "common/mod.rs"]
 mod common;
+#[path = "../src/base/random.rs"]
+mod random;
 #[path = "common/store.rs"]
 mod values;
 
@@ -20,6 +22,7 @@ use nanomc::store::write::PutOptions;
 use nanomc::store::{Config, Masters, Store};
 use nanomc::tier::{self, Backend, Tier};
 use nanomc::world::{Hosting, World};
+use random::Random;
 use std::collections::BTreeMap;
 use values::{get_if, put, put_as};
 
@@ -59,7 +62,7 @@ fn put_id(n: u64) -> PutId {
 fn open(node: &mut NodeStore, put: PutId, key: &ObjectKey, length: usize, segment: u32) -> Result<Plan, nmc_status_t> {
     let metadata = Metadata(b"said".to_vec());
     let (length, retain, metadata, is_copy) = (length as u64, 0, &metadata, false);
-    let wanted = Wanted { put, key, length, segment, retain, metadata, is_copy };
+    let wanted = Wanted { put, key, length, segment, exact: true, retain, metadata, is_copy };
     node.open(&wanted).map_err(|error| error.status)
 }
 
@@ -648,13 +651,8 @@ fn whoever_is_told_the_facts_knows_what_is_in_memory_and_on_disk() {
         let tier = open_tier(&store, &evict_some);
         let (mut node, mut directory) = (NodeStore::new(&store).unwrap(), Directory::default());
         let kv = store.namespace(b"kv", None).unwrap();
-        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let mut random = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut chance = Random(seed);
+        let mut random = |limit: u64| chance.below(limit);
         for step in 0..400 {
             let name = format!("k{}", random(40));
             let (space, program) = if random(2) == 0 { ("", &store) } else { ("kv", &kv) };

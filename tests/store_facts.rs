@@ -4,6 +4,8 @@
 
 #[path = "common/mod.rs"]
 mod common;
+#[path = "../src/base/random.rs"]
+mod random;
 #[path = "common/store.rs"]
 mod values;
 
@@ -11,6 +13,7 @@ use nanomc::layout::store::Fact;
 use nanomc::store::facts::Tail;
 use nanomc::store::write::PutOptions;
 use nanomc::store::{Config, Store};
+use random::Random;
 use std::collections::BTreeMap;
 use values::{put, put_as};
 
@@ -78,13 +81,8 @@ impl Follower {
 
 /// Does things with keys; gives what can be read in the end, by looking.
 fn churn(store: &Store, steps: u64, seed: u64) {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut random = |below: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % below
-    };
+    let mut chance = Random(seed);
+    let mut random = |limit: u64| chance.below(limit);
     for _ in 0..steps {
         let key = format!("k{}", random(60)).into_bytes();
         let value = vec![7; usize::try_from(random(20_000)).unwrap()];

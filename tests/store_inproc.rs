@@ -3,6 +3,8 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
 #![allow(unsafe_code, reason = "a test that damages memory")]
 
+#[path = "../src/base/random.rs"]
+mod random;
 #[path = "common/store.rs"]
 mod values;
 
@@ -16,6 +18,7 @@ use nanomc::store::read::Look;
 use nanomc::store::write::PutOptions;
 use nanomc::store::{Config, Policy, Store};
 use nanomc::world::Hosting;
+use random::Random;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
@@ -389,11 +392,10 @@ fn ranks_of_a_local_world_share_a_store_and_routes_are_kept() {
 fn every_policy_keeps_the_books() {
     for policy in [Policy::Fifo, Policy::Lru, Policy::S3Fifo] {
         let store = store_with(32, 1, Config { policy, max_objects: Some(24), ..Config::default() });
-        let mut random = 1u64;
+        let mut random = Random(1);
         for i in 0..5_000u64 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let key = (random >> 40) % 100;
-            let value = bytes(usize::try_from(random >> 50).unwrap() % 9000, u8::try_from(key).unwrap());
+            let key: u64 = random.below(100);
+            let value = bytes(random.below(9000), u8::try_from(key).unwrap());
             match put(&store, &key.to_le_bytes(), &value) {
                 Ok(()) => assert_eq!(get(&store, &key.to_le_bytes()).unwrap(), value),
                 Err(error) => assert_eq!(error.status, NMC_ERR_EXISTS, "{i}: {error}"),

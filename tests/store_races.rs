@@ -249,6 +249,7 @@ fn destroying_a_namespace_does_not_cancel_waits_on_other_handles() {
         config.abi_version = nanomc::ffi::basic::NMC_ABI_VERSION;
         (config.heap_bytes, config.device) = (1 << 20, -1);
         config.heap_kind = nanomc::ffi::world_types::NMC_HEAP_HOST;
+        config.eviction = nanomc::ffi::common::NMC_EVICT_FIFO;
         (config.high_permille, config.low_permille, config.watchdog_ms) = (-1, -1, -1);
         (config.attach_timeout_ms, config.call_timeout_ms) = (-1, -1);
         let (mut store, mut ns) = (std::ptr::null_mut(), std::ptr::null_mut());

@@ -193,10 +193,9 @@ size_t show(const Options& options, const std::string& self, const std::string& 
   while (is_ok(client, "node-2") && seconds_since(start) < 30) usleep(100000);
   show_segments(client);
   start = Clock::now();
-  uint64_t left = 0;
-  bool drained = false;
-  while (!(drained = client.drain("node-3", &left)) && seconds_since(start) < 30) usleep(20000);
-  std::printf("   drained in %.1f s, %llu objects left\n", seconds_since(start), static_cast<unsigned long long>(left));
+  const nmc::Drained drained = client.drain("node-3", std::chrono::seconds(30));
+  std::printf("   drained in %.1f s, %llu objects left%s%s\n", seconds_since(start), static_cast<unsigned long long>(drained.left),
+              drained ? "" : ": ", drained.what.c_str());
   third.kill9();
   bad += !drained;
   bad += read_all(client, options.values + 8);

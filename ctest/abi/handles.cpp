@@ -166,8 +166,7 @@ void stale_and_wrong_kind() {
 void destroyed_meanwhile() {
   promise("calls_go_on_safely_while_another_thread_destroys");
   // Valgrind runs one thread at a time and starves whoever destroys.
-  const char* tool = getenv("NMC_TEST_TOOL");
-  const int rounds = tool != nullptr && strcmp(tool, "valgrind") == 0 ? 3 : 200;
+  const int rounds = under_tool_named("valgrind") ? 3 : 200;
   for (int round = 0; round < rounds; ++round) {
     const auto worlds = local_world(2);
     std::atomic<bool> go{false};
@@ -254,6 +253,8 @@ void forked() {
     GIVES(nmc_world_join(&config, out), NMC_ERR_FORKED);
     GIVES(nmc_world_join_ranks(&config, ranks, 1, out), NMC_ERR_FORKED);
     GIVES(nmc_world_create_local(&config, out), NMC_ERR_FORKED);
+    GIVES(nmc_ep_group_begin(), NMC_ERR_FORKED);
+    GIVES(nmc_ep_group_end(), NMC_ERR_FORKED);
     GIVES(nmc_master_start(&config, &master), NMC_ERR_FORKED);
     GIVES(nmc_log_set_callback(nullptr, NMC_LOG_DEBUG, nullptr), NMC_ERR_FORKED);
     OK(nmc_master_destroy(nullptr));

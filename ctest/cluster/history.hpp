@@ -314,7 +314,7 @@ class Worker {
     for (const std::string& key : keys) c.push_back(slice(key));
     std::vector<nmc_status_t> statuses(n);
     // Nothing came of the call as a whole, or something of each.
-    (void)timed("get_batch", [&] { return nmc_client_get_batch(client_, c.data(), to.data(), n, sizes.data(), statuses.data()); });
+    (void)timed("get_batch", [&] { return nmc_client_get_batch(client_, c.data(), to.data(), nullptr, n, sizes.data(), statuses.data()); });
     for (size_t i = 0; i < n; ++i) {
       ++shared->gets;
       if (statuses[i] == NMC_OK) explain(slots[i], names[i], removed[i], buffers[i].substr(0, sizes[i]));

@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr uint32_t MAGIC = 0x03434d4e;  // of the framed protocol; docs/cluster.md has its head
+constexpr uint32_t MAGIC = 0x05434d4e;  // of the framed protocol: docs/protocol.md
 
 // A connection to 127.0.0.1 that ends with the case.
 struct Socket {

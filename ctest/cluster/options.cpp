@@ -56,7 +56,8 @@ void expiry() {
     sleep_ms(50);
   }
   CHECK(soon([&] { return !plain.exists("read"); }));
-  CHECK(plain.query("read").empty() && !plain.get_if("read").has_value());
+  CHECK(plain.query("read").empty());
+  CHECK(soon([&] { return !plain.get_if("read").has_value(); }));  // it remembers the place, and the owner hears of it a moment later
   CHECK(plain.exists("stays"));
 
   promise("a_value_that_is_put_before_the_former_goes_stays");
@@ -75,7 +76,7 @@ void expiry() {
   CHECK(plain.exists("here"));  // nobody has read it
   CHECK(own.get("here").text() == "mine");
   CHECK(soon([&] { return !plain.exists("here"); }));
-  CHECK(!own.get_if("here").has_value());
+  CHECK(soon([&] { return !own.get_if("here").has_value(); }));  // its node hears of it a moment later
   // By calls that nobody waits for, and in a batch.
   std::vector<std::string> texts{"s0", "s1", "s2", "s3"};
   std::vector<nmc::Key> keys(texts.begin(), texts.end());
@@ -170,6 +171,7 @@ void placement() {
     for (uint32_t i = 0; i < put.size(); ++i) {
       const nmc::Segment segment = put[i];
       CHECK(segment.state == nmc::SegmentState::ok && segment.media == nmc::Media::ram && segment.capacity > 0);
+      CHECK(segment.here && segment.host == "127.0.0.1");
       if (segment.name == (put.key() == "to-b" ? "b" : "c")) chosen.push_back(i);
     }
     return put.key() == "anywhere" ? std::vector<uint32_t>{} : chosen;
@@ -228,7 +230,7 @@ void placement() {
 
   promise("a_segment_that_takes_nothing_more_is_said_so");
   nmc::Client other = nmc::Client::open(config_of(master));
-  CHECK(soon([&] { return other.drain("b"); }));
+  CHECK(soon([&] { return other.drain("b").done; }));
   other.set_placement([](const nmc::Placing& put) {
     for (uint32_t i = 0; i < put.size(); ++i) {
       if (put[i].name == "b") return std::vector<uint32_t>{i};
@@ -293,13 +295,70 @@ void stripes() {
   CHECK(to == large);
 }
 
+// A process with a node whose store has several ranks, each with so many bytes.
+Process wide_process(const std::string& master, const std::string& name, uint32_t ranks, uint64_t bytes) {
+  return Process([=](Link& test) {
+    OpenClient client(master);
+    nmc_store_config_t config = segment_of(bytes);
+    config.world_size = ranks;
+    test.say(outcome(nmc_client_mount(client, slice(name), &config)));
+    std::string line;
+    while (test.hear(line, 1e6)) test.say("ok");
+  });
+}
+
+void ranks() {
+  Master master;
+  Process wide = wide_process(master.address(), "wide", 4, 8 << 20), plain = node_process(master.address(), "plain");
+  CHECK(wide.reply() == "NMC_OK" && plain.reply() == "NMC_OK");
+  nmc::Client client = nmc::Client::open(config_of(master.address()));
+  const std::string value(512 << 10, 'v');
+  const auto found = [&](const std::string& prefix, int n) {
+    int count = 0;
+    for (int i = 0; i < n; ++i) count += client.nothrow()->exists(prefix + std::to_string(i)).value();
+    return count;
+  };
+  const auto put = [&](const std::string& key, const char* where, nmc::Retain retain = nmc::Retain::none) {
+    return client.nothrow()->put(key, nmc::Bytes(value), nmc::Replicate().at(where).retain(retain)).status();
+  };
+
+  promise("a_node_that_is_named_takes_values_on_all_of_its_ranks");
+  for (int i = 0; i < 40; ++i) OK(put("n" + std::to_string(i), "wide"));
+  CHECK(found("n", 40) == 40);
+
+  promise("what_a_segment_has_no_room_for_goes_to_another_of_its_node_unless_it_was_named");
+  for (int i = 0; i < 40; ++i) client.remove("n" + std::to_string(i));
+  int kept = 0;
+  while (put("h" + std::to_string(kept), "wide/2", nmc::Retain::hard) == NMC_OK) ++kept;
+  CHECK(kept > 8 && kept <= 16);
+  for (int i = 0; i < 24; ++i) OK(put("o" + std::to_string(i), "wide"));
+  CHECK(found("o", 24) == 24 && found("h", kept) == kept);
+  for (int i = 0; i < 24; ++i) client.remove("o" + std::to_string(i));
+
+  promise("copies_for_a_drain_go_where_there_is_room_and_evict_nothing");
+  for (int i = 0; i < 8; ++i) OK(put("w" + std::to_string(i), "wide/0"));
+  for (int i = 0; i < 24; ++i) OK(put("p" + std::to_string(i), "plain"));
+  CHECK(soon(
+      [&] {
+        const auto empty = client.nothrow()->drain("plain");
+        return empty.ok() && empty->done;
+      },
+      kPatience));
+  plain.send("end");
+  plain.kill9();
+  CHECK(found("w", 8) == 8);
+  int there = 0;
+  for (int i = 0; i < 24; ++i) there += client.nothrow()->get("p" + std::to_string(i)).ok();
+  CHECK(there == 24);
+}
+
 }  // namespace
 
 int main() {
   skip_without_join();
   { Master check; }  // skips the test if there is no such program
   // Each in a process of its own: nodes are forked off before it makes a handle.
-  for (void (*one)() : {expiry, placement, orders, stripes}) {
+  for (void (*one)() : {expiry, placement, orders, stripes, ranks}) {
     Process process([one](Link&) { one(); });
     CHECK(process.ends_well());
   }

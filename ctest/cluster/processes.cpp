@@ -75,7 +75,7 @@ Process member(const std::string& master, const Wish& wish = {}) {
         uint64_t left = 1;
         nmc_status_t status = NMC_IN_PROGRESS;
         for (const double start = seconds_now(); status == NMC_IN_PROGRESS && seconds_now() - start < kPatience / 2; sleep_ms(10)) {
-          status = nmc_client_drain(client, slice(key), &left);
+          status = nmc_client_drain(client, slice(key), 0, &left);
         }
         answer << (status == NMC_OK ? std::to_string(left) + " left" : outcome(status));
       } else if (verb == "put") {  // put <key> <size> <stamp> <copies> [<segment>]

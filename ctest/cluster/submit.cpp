@@ -130,7 +130,7 @@ void many(const Master& master, uint32_t flags) {
   std::vector<nmc_buffer_t> buffers;
   for (size_t i = 0; i < 700; ++i) names.push_back(slice(keys[i])), bytes.push_back(slice(values[i % n]));
   std::vector<nmc_status_t> statuses(700, 77);
-  OK(nmc_client_submit_put_batch(client, names.data(), bytes.data(), 700, nullptr, statuses.data(), 9));
+  OK(nmc_client_submit_put_batch(client, names.data(), bytes.data(), nullptr, 700, nullptr, 9, statuses.data()));
   const auto put = take(client, 1);
   CHECK(put.at(9).status == NMC_ERR_INVALID_ARG && statuses[13] == NMC_ERR_INVALID_ARG);
   for (size_t i = 0; i < 700; ++i) CHECK(i == 13 || statuses[i] == NMC_OK);
@@ -139,11 +139,11 @@ void many(const Master& master, uint32_t flags) {
   keys[14] = "none", names[14] = slice(keys[14]);
   for (size_t i = 0; i < 700; ++i) buffers.push_back({rooms[i].data(), rooms[i].size()});
   std::vector<uint64_t> sizes(700, 77);
-  OK(nmc_client_submit_get_batch(client, names.data() + 14, buffers.data() + 14, 686, sizes.data() + 14, statuses.data() + 14, 10));
+  OK(nmc_client_submit_get_batch(client, names.data() + 14, buffers.data() + 14, nullptr, 686, 10, sizes.data() + 14, statuses.data() + 14));
   CHECK(take(client, 1).at(10).status == NMC_ERR_NOT_FOUND);
   CHECK(statuses[14] == NMC_ERR_NOT_FOUND && sizes[14] == 0);
   for (size_t i = 15; i < 700; ++i) CHECK(statuses[i] == NMC_OK && sizes[i] == rooms[i].size() && rooms[i] == values[i % n]);
-  OK(nmc_client_submit_get_batch(client, nullptr, nullptr, 0, nullptr, nullptr, 11));
+  OK(nmc_client_submit_get_batch(client, nullptr, nullptr, nullptr, 0, 11, nullptr, nullptr));
   CHECK(take(client, 1).at(11).status == NMC_OK);
   OK(nmc_client_remove_all(client, 0));
 }
@@ -227,7 +227,7 @@ void faults(const Master& master, std::vector<Process>& doomed, Process& owner) 
       for (std::string& one : rooms) to.push_back({one.data(), one.size()});
       std::vector<nmc_status_t> statuses(4, 77);
       for (size_t i = 0; i < 3; ++i) OK(put(closing, "closing" + std::to_string(i), sent[i], i, "owner"));
-      OK(nmc_client_submit_get_batch(closing, keys.data(), to.data(), 4, nullptr, statuses.data(), 9));
+      OK(nmc_client_submit_get_batch(closing, keys.data(), to.data(), nullptr, 4, 9, nullptr, statuses.data()));
       Done done[8];
       size_t n = 0;
       for (int i = 0; i < round * 4; ++i) OK(nmc_client_completions(closing, done, 8, 2, &n));

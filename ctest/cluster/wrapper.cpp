@@ -59,7 +59,7 @@ void calls(const Master& master) {
   CHECK(WORKS(first.attach_store("second", store)) && STATUS(first.attach_store("second", store)) == NMC_ERR_EXISTS);
   std::set<std::string> names;
   for (const nmc::Segment& found : value_of(client.segments())) {
-    CHECK(found.media == nmc::Media::ram && found.capacity > 0);
+    CHECK(found.media == nmc::Media::ram && found.capacity > 0 && found.here && found.host == "127.0.0.1");
     if (found.state == nmc::SegmentState::ok) names.insert(found.name);
   }
   CHECK(names == (std::set<std::string>{"first", "second"}));
@@ -116,6 +116,25 @@ void calls(const Master& master) {
   CHECK(got.values == (std::vector<uint64_t>{4, 3, 100000, 0}) && buffers[1].substr(0, 4) == "one " && buffers[2] == values[2]);
   CHECK(value_of(client.exists_batch({"b/1", "none"})) == (std::vector<nmc_status_t>{NMC_OK, NMC_ERR_NOT_FOUND}));
 
+  promise("what_is_said_about_a_value_is_told");
+  const std::string said = "said";
+  CHECK(WORKS(client.put("m", words, nmc::Replicate().metadata(said))) && value_of(client.metadata("m"))->text() == said);
+  CHECK(value_of(first.metadata("m"))->text() == said && !value_of(client.metadata("none")) && value_of(client.metadata("b"))->empty());
+  CHECK(STATUS(client.metadata("")) == NMC_ERR_INVALID_ARG && STATUS(client.get_with_metadata("none")) == NMC_ERR_NOT_FOUND);
+  CHECK(value_of(client.get_with_metadata("m")).metadata.text() == said && value_of(client.get_with_metadata("a")).value.text() == large);
+  const auto about = client.metadata_batch({"m", "none", "b"});
+  CHECK(about.status() == NMC_ERR_NOT_FOUND && about.items[0] == NMC_OK && about.items[2] == NMC_OK && about.values[0].text() == said);
+
+  promise("values_of_a_batch_may_lie_in_pieces");
+  CHECK(client.put_slices_batch({"sb/0", "sb/1"}, {{nmc::Bytes(large), nmc::Bytes(words)}, {nmc::Bytes(said)}}).ok());
+  CHECK(value_of(client.get("sb/0")).size() == 300012 && value_of(client.get("sb/1")).text() == said);
+  CHECK(client.put_slices_batch({"x"}, {}).status() == NMC_ERR_INVALID_ARG);
+  const auto pieces = client.get_slices_batch({"sb/0"}, {{nmc::MutableBytes(head), nmc::MutableBytes(tail)}});
+  CHECK(pieces.ok() && pieces.values[0] == 300012 && std::memcmp(tail.data(), words.data(), 12) == 0);
+  const nmc::Batch gone = client.remove_batch({"m", "sb/0", "none", "sb/1"});
+  CHECK(gone.status() == NMC_ERR_NOT_FOUND && gone.items == (std::vector<nmc_status_t>{NMC_OK, NMC_OK, NMC_ERR_NOT_FOUND, NMC_OK}));
+  CHECK(client.remove_batch({}).ok() && client.remove_batch({"x"}, 1u << 31).status() == NMC_ERR_INVALID_ARG);
+
   promise("keys_are_listed_page_by_page");
   const std::vector<std::string> some = value_of(client.keys("b/"));
   CHECK(std::set<std::string>(some.begin(), some.end()) == (std::set<std::string>{"b/0", "b/1", "b/2", "b/9"}) && some.size() == 4);
@@ -133,13 +152,30 @@ void calls(const Master& master) {
   CHECK(read.token == 2 && read.status == NMC_OK && read.bytes == 12 && once == words && !value_of(client.cancel(2)));
   nmc_status_t told[2] = {7, 7};
   uint64_t sizes[2] = {7, 7};
-  CHECK(WORKS(client.submit_put_batch({"s/1", "s/2"}, {nmc::Bytes(words), nmc::Bytes(words)}, told, 3)));
+  CHECK(WORKS(client.submit_put_batch({"s/1", "s/2"}, {nmc::Bytes(words), nmc::Bytes(words)}, 3, told)));
   CHECK(value_of(client.completions(std::chrono::milliseconds(-1))).size() == 1 && told[0] == NMC_OK && told[1] == NMC_OK);
-  CHECK(WORKS(client.submit_get_batch({"s/1", "none"}, {nmc::MutableBytes(once), nmc::MutableBytes(twice)}, sizes, told, 4)));
+  CHECK(WORKS(client.submit_get_batch({"s/1", "none"}, {nmc::MutableBytes(once), nmc::MutableBytes(twice)}, 4, sizes, told)));
   CHECK(value_of(client.completions(std::chrono::milliseconds(-1))).at(0).status == NMC_ERR_NOT_FOUND && sizes[0] == 12 && told[0] == NMC_OK);
-  CHECK(STATUS(client.submit_put_batch({"x"}, {}, nullptr, 5)) == NMC_ERR_INVALID_ARG);
-  CHECK(STATUS(client.submit_get_batch({"x"}, {}, nullptr, nullptr, 5)) == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(client.submit_put_batch({"x"}, {}, 5)) == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(client.submit_get_batch({"x"}, {}, 5)) == NMC_ERR_INVALID_ARG);
   CHECK(WORKS(client.submit_remove("s", 6)) && value_of(client.completions(std::chrono::milliseconds(-1))).at(0).status == NMC_OK);
+  std::string room(300, ' ');
+  CHECK(WORKS(client.submit_put_slices("s", {nmc::Bytes(words), nmc::Bytes(words)}, 7, nmc::Replicate().metadata(said))));
+  CHECK(value_of(client.completions(std::chrono::milliseconds(-1))).at(0).status == NMC_OK);
+  CHECK(WORKS(client.submit_get_slices("s", {nmc::MutableBytes(once), nmc::MutableBytes(twice)}, 8)));
+  CHECK(value_of(client.completions(std::chrono::milliseconds(-1))).at(0).bytes == 24 && once == words && twice == words);
+  CHECK(WORKS(client.submit_metadata("s", room, 9)) && value_of(client.completions(std::chrono::milliseconds(-1))).at(0).bytes == 4);
+  CHECK(room.substr(0, 4) == said && WORKS(client.submit_remove("s", 10, NMC_REMOVE_ASYNC)));
+  CHECK(value_of(client.completions(std::chrono::milliseconds(-1))).at(0).status == NMC_OK && STATUS(client.submit_remove("s", 11, 99)) == NMC_ERR_INVALID_ARG);
+  CHECK(WORKS(client.submit_remove_batch({"s/1", "none"}, 12, told)));
+  CHECK(value_of(client.completions(std::chrono::milliseconds(-1))).at(0).token == 12 && told[0] == NMC_OK && told[1] == NMC_ERR_NOT_FOUND);
+  {
+    Calls made(client);
+    CHECK(WORKS(made.put_slices("u", {nmc::Bytes(words), nmc::Bytes(said)}, nmc::Replicate().metadata(said))) && !value_of(made.wait()).empty());
+    CHECK(WORKS(made.get_slices("u", {nmc::MutableBytes(once), nmc::MutableBytes(room)})) && value_of(made.wait()).at(0).bytes == 16);
+    CHECK(WORKS(made.metadata("u", room)) && value_of(made.wait()).at(0).bytes == 4);
+    CHECK(WORKS(made.remove("u", NMC_REMOVE_ASYNC)) && value_of(made.wait()).at(0).status == NMC_OK && STATUS(made.remove("u", 99)) == NMC_ERR_INVALID_ARG);
+  }
   {
     Calls made(client);
     const uint64_t first_token = value_of(made.put("t", words)), second_token = value_of(made.get("b/0", once));
@@ -159,9 +195,10 @@ void calls(const Master& master) {
 
   promise("a_segment_is_drained_before_it_goes");
   CHECK(WORKS(client.put("kept", words, nmc::Replicate().at("first"))));
-  bool drained = false;
-  for (const double start = seconds_now(); !drained && seconds_now() - start < kPatience; sleep_ms(20)) drained = value_of(first.drain("first"));
-  CHECK(drained && WORKS(first.unmount("first")) && value_of(client.get("kept")).size() == 12);
+  const nmc::Drained begun = value_of(first.drain("first"));
+  CHECK(!begun && !begun.what.empty());
+  const nmc::Drained drained = value_of(first.drain("first", std::chrono::seconds(60)));
+  CHECK(drained && drained.left == 0 && drained.what.empty() && WORKS(first.unmount("first")) && value_of(client.get("kept")).size() == 12);
   CHECK(STATUS(client.drain("none")) == NMC_ERR_NOT_FOUND && STATUS(client.undrain("none")) == NMC_ERR_NOT_FOUND);
   CHECK(WORKS(client.drain("second")) && WORKS(client.undrain("second")) && WORKS(client.put("again", words)));
 

@@ -86,7 +86,7 @@ inline void put(uint32_t dtype, unsigned char* row, size_t at, float value) {
 struct Case {
   uint64_t seed = 1;
   uint32_t world = 4, t_cap = 8, hidden = 256, top_k = 4, experts = 16;
-  uint32_t dtype = NMC_DTYPE_BF16, dispatch = NMC_EP_DISPATCH_SAME, weights = NMC_EP_WEIGHTS_FP32;
+  uint32_t dtype = NMC_DTYPE_BF16, dispatch = NMC_EP_DISPATCH_SAME, weights = NMC_DTYPE_FP32;
   uint32_t max_m = 0, spill_groups = 0, sets = 1, first_phase = 0;
   bool idx_64 = false, masked = true, repeated = true;
   bool tiny = true;  // some groups of elements are; see unusual()
@@ -171,17 +171,17 @@ inline Tokens tokens_of(const Case& c, uint32_t rank, uint32_t step, int fixed =
     if (c.masked && random() % 7 == 0) e = -1;
     t.experts.push_back(e);
     float w = std::fabs(normal(random)) + 0.01f;
-    if (c.weights == NMC_EP_WEIGHTS_FP16) w = from_fp16(to_fp16(w));
+    if (c.weights == NMC_DTYPE_FP16) w = from_fp16(to_fp16(w));
     t.weights.push_back(w);
   }
   t.idx.resize(t.experts.size() * (c.idx_64 ? 8 : 4));
-  t.weight.resize(t.weights.size() * (c.weights == NMC_EP_WEIGHTS_FP16 ? 2 : 4));
+  t.weight.resize(t.weights.size() * (c.weights == NMC_DTYPE_FP16 ? 2 : 4));
   for (size_t i = 0; i < t.experts.size(); ++i) {
     const int32_t narrow = static_cast<int32_t>(t.experts[i]);
     if (c.idx_64) std::memcpy(t.idx.data() + 8 * i, &t.experts[i], 8);
     else std::memcpy(t.idx.data() + 4 * i, &narrow, 4);
     const uint16_t half = to_fp16(t.weights[i]);
-    if (c.weights == NMC_EP_WEIGHTS_FP16) std::memcpy(t.weight.data() + 2 * i, &half, 2);
+    if (c.weights == NMC_DTYPE_FP16) std::memcpy(t.weight.data() + 2 * i, &half, 2);
     else std::memcpy(t.weight.data() + 4 * i, &t.weights[i], 4);
   }
   return t;
@@ -450,7 +450,7 @@ inline Case random_case(uint64_t seed) {
   const uint32_t dtypes[] = {NMC_DTYPE_BF16, NMC_DTYPE_FP16, NMC_DTYPE_FP32};
   c.dtype = dtypes[random() % 3];
   c.dispatch = random() % 3;
-  c.weights = random() % 2;
+  c.weights = random() % 2 == 0 ? NMC_DTYPE_FP32 : NMC_DTYPE_FP16;
   c.idx_64 = random() % 2 != 0;
   c.sets = 1 + random() % 3;
   if (random() % 3 == 0) {

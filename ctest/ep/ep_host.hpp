@@ -15,7 +15,7 @@ namespace ep {
 using HostRank = Rank<HostMemory>;
 
 // A deadline that runs out in a test, and is long enough for what must not run into it on a loaded machine.
-inline int64_t short_deadline_ms() { return std::getenv("NMC_TEST_TOOL") != nullptr ? 8000 : 2000; }
+inline int64_t short_deadline_ms() { return under_tool() ? 8000 : 2000; }
 
 // Bytes that a rank's heap needs for the transport.
 inline uint64_t heap_bytes(const Case& c) {

@@ -60,7 +60,7 @@ void configs() {
       {"buffer_sets 65", [](nmc_ep_config_t& c) { c.buffer_sets = 65; }},
       {"dtype 3", [](nmc_ep_config_t& c) { c.dtype = NMC_DTYPE_FP8; }},
       {"dispatch 3", [](nmc_ep_config_t& c) { c.dispatch = 3; }},
-      {"weights 2", [](nmc_ep_config_t& c) { c.weights = 2; }},
+      {"weights 1", [](nmc_ep_config_t& c) { c.weights = NMC_DTYPE_BF16; }},
       {"flags 0x20", [](nmc_ep_config_t& c) { c.flags = 32; }},
       {"reserved", [](nmc_ep_config_t& c) { c.reserved[3] = 1; }},
       {"deadline_ms 0", [](nmc_ep_config_t& c) { c.deadline_ms = 0; }},
@@ -134,7 +134,7 @@ void disagreement() {
       {"experts is 8 here and 16", "experts is 16 here and 8", [](nmc_ep_config_t& c) { c.experts = 16; }},
       {"dtype is 1 here and 2", "dtype is 2 here and 1", [](nmc_ep_config_t& c) { c.dtype = NMC_DTYPE_FP16; }},
       {"dispatch is 0 here and 1", "dispatch is 1 here and 0", [](nmc_ep_config_t& c) { c.dispatch = 1; }},
-      {"weights is 0 here and 1", "weights is 1 here and 0", [](nmc_ep_config_t& c) { c.weights = NMC_EP_WEIGHTS_FP16; }},
+      {"weights is 0 here and 2", "weights is 2 here and 0", [](nmc_ep_config_t& c) { c.weights = NMC_DTYPE_FP16; }},
       {"max_m is 64 here and 3", "max_m is 3 here and 64", [](nmc_ep_config_t& c) { c.max_m = 3; }},
       {"spill_groups is 0 here and 3", "spill_groups is 3 here", [](nmc_ep_config_t& c) { c.spill_groups = 3; }},
       {"buffer_sets is 1 here and 2", "buffer_sets is 2 here", [](nmc_ep_config_t& c) { c.buffer_sets = 2; }},
@@ -231,7 +231,7 @@ bool differences_in_a_row(uint32_t ranks, uint32_t rounds) {
 
 void again_and_again() {
   promise("every one of several differences in a row is told to all ranks, and ends one attempt of each");
-  const uint32_t rounds = std::getenv("NMC_TEST_TOOL") != nullptr ? 5 : 100;
+  const uint32_t rounds = under_tool() ? 5 : 100;
   for (const uint32_t ranks : {2u, 3u, 4u}) {
     int tries = 0;
     while (!differences_in_a_row(ranks, rounds) && ++tries < 5) {}
@@ -279,7 +279,7 @@ bool second_try(uint32_t rounds) {
 
 void tried_again() {
   promise("ranks that disagreed are all told, and meet when they try again");
-  const uint32_t rounds = std::getenv("NMC_TEST_TOOL") != nullptr ? 10 : 100;
+  const uint32_t rounds = under_tool() ? 10 : 100;
   int tries = 0;
   while (!second_try(rounds) && ++tries < 5) {}
   if (tries == 5) std::printf("     could not be checked: this machine has no CPU for them\n");

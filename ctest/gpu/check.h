@@ -23,6 +23,12 @@ static int failed_checks = 0;
   return ok;
 }
 
+// What a program ends with.
+[[maybe_unused]] static int finish() {
+  std::printf("%s: %d failed\n", failed_checks == 0 ? "PASS" : "FAIL", failed_checks);
+  return failed_checks == 0 ? 0 : 1;
+}
+
 #define CUDA_OK(expression)                                                                                    \
   do {                                                                                                         \
     const cudaError_t cuda_result = (expression);                                                              \

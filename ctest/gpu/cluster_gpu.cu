@@ -125,14 +125,14 @@ void batch(nmc_client_t* client) {
     from.push_back(i % 5 == 3 ? slice(values[i]) : part(source.at + i * kBytes, values[i].size()));
   }
   std::vector<nmc_status_t> statuses(kCount, -1);
-  REQUIRE(OK(nmc_client_put_batch(client, names.data(), from.data(), kCount, nullptr, statuses.data())));
+  REQUIRE(OK(nmc_client_put_batch(client, names.data(), from.data(), nullptr, kCount, nullptr, statuses.data())));
   REQUIRE(OK(nmc_client_remove(client, names[7], 0)));
   for (size_t i = 0; i < kCount; ++i) {
     if (i % 4 == 1) host[i].assign(kBytes, ' ');
     to.push_back(i % 4 == 1 ? room(host[i].data(), kBytes) : room(target.at + i * kBytes, kBytes));
   }
   std::vector<uint64_t> sizes(kCount, 1);
-  REQUIRE(nmc_client_get_batch(client, names.data(), to.data(), kCount, sizes.data(), statuses.data()) == NMC_ERR_NOT_FOUND);
+  REQUIRE(nmc_client_get_batch(client, names.data(), to.data(), nullptr, kCount, sizes.data(), statuses.data()) == NMC_ERR_NOT_FOUND);
   for (size_t i = 0; i < kCount; ++i) {
     REQUIRE(statuses[i] == (i == 7 ? NMC_ERR_NOT_FOUND : NMC_OK));
     if (i == 7) continue;
@@ -163,19 +163,86 @@ void registered(nmc_client_t* client, const std::string& where) {
   }
 }
 
-// Calls that do not wait say so, and those of host memory beside them go on.
-void submitted(nmc_client_t* client) {
-  OnDevice memory(1000);
-  const nmc_slice_t from = part(memory.at, 1000);
-  const std::string key = "submitted";
-  REQUIRE(OK(nmc_client_submit_put(client, slice(key), &from, 1, nullptr, 5)));
+// The next completion, which is that of this token.
+nmc_client_completion_t ended(nmc_client_t* client, uint64_t token) {
   nmc_client_completion_t done[2];
   size_t count = 0;
   REQUIRE(OK(nmc_client_completions(client, done, 2, 20000, &count)));
-  REQUIRE(count == 1 && done[0].token == 5 && done[0].status == NMC_ERR_UNSUPPORTED);
-  REQUIRE(nmc_client_exists(client, slice(key)) == NMC_ERR_NOT_FOUND);
-  REQUIRE(OK(nmc_client_register(client, memory.at, 1000)));  // with tcp nothing depends on it
-  REQUIRE(OK(nmc_client_unregister(client, memory.at)));
+  REQUIRE(count == 1 && done[0].token == token);
+  return done[0];
+}
+
+// Calls that do not wait: a value alone, pieces of which some are host memory, a batch of more than stands in host memory at a time with values of the
+// host between and one that is missing, room that is too small, and calls that are cancelled at any moment.
+void submitted(nmc_client_t* client, const std::string& folder) {
+  constexpr size_t kCount = 24, kBytes = (6 << 20) + 123;
+  OnDevice source(kCount * kBytes, client), target(kCount * kBytes, client);
+  {
+    const std::string value = value_of(55, 900001), key = folder + "/one";
+    source.set(value.substr(100000, 400000));
+    const std::string head = value.substr(0, 100000), tail = value.substr(500000);
+    const nmc_slice_t from[] = {part(head.data(), head.size()), part(source.at, 400000), part(tail.data(), tail.size())};
+    REQUIRE(OK(nmc_client_submit_put(client, slice(key), from, 3, nullptr, 5)));
+    REQUIRE(ended(client, 5).status == NMC_OK);
+    const nmc_buffer_t to = room(target.at, 900100);
+    REQUIRE(OK(nmc_client_submit_get(client, slice(key), &to, 1, 6)));
+    const nmc_client_completion_t done = ended(client, 6);
+    REQUIRE(done.status == NMC_OK && done.bytes == value.size() && target.get(0, value.size()) == value);
+    REQUIRE(target.get(value.size(), 99) == std::string(99, '\xEE'));
+    const nmc_buffer_t few = room(source.at, 900000);
+    const std::string before = source.get(0, 900000);
+    REQUIRE(OK(nmc_client_submit_get(client, slice(key), &few, 1, 7)));
+    const nmc_client_completion_t small = ended(client, 7);
+    REQUIRE(small.status == NMC_ERR_TOO_SMALL && small.bytes == value.size() && source.get(0, 900000) == before);
+  }
+  std::vector<std::string> keys, values;
+  std::vector<std::string> host(kCount);
+  std::vector<nmc_slice_t> names, from;
+  std::vector<nmc_buffer_t> to;
+  for (size_t i = 0; i < kCount; ++i) {
+    keys.push_back(folder + "/" + std::to_string(i));
+    values.push_back(value_of(3000 + i, kBytes - i));
+    source.set(values[i], i * kBytes);
+  }
+  for (size_t i = 0; i < kCount; ++i) {
+    names.push_back(slice(keys[i]));
+    from.push_back(i % 5 == 3 ? slice(values[i]) : part(source.at + i * kBytes, values[i].size()));
+  }
+  std::vector<nmc_status_t> statuses(kCount, -1);
+  REQUIRE(OK(nmc_client_submit_put_batch(client, names.data(), from.data(), nullptr, kCount, nullptr, 8, statuses.data())));
+  REQUIRE(ended(client, 8).status == NMC_OK);
+  REQUIRE(OK(nmc_client_remove(client, names[7], 0)));
+  for (size_t i = 0; i < kCount; ++i) {
+    if (i % 4 == 1) host[i].assign(kBytes, ' ');
+    to.push_back(i % 4 == 1 ? room(host[i].data(), kBytes) : room(target.at + i * kBytes, kBytes));
+  }
+  std::vector<uint64_t> sizes(kCount, 1);
+  REQUIRE(OK(nmc_client_submit_get_batch(client, names.data(), to.data(), nullptr, kCount, 9, sizes.data(), statuses.data())));
+  REQUIRE(ended(client, 9).status == NMC_ERR_NOT_FOUND);
+  for (size_t i = 0; i < kCount; ++i) {
+    REQUIRE(statuses[i] == (i == 7 ? NMC_ERR_NOT_FOUND : NMC_OK));
+    if (i == 7) continue;
+    const size_t bytes = values[i].size();
+    REQUIRE(sizes[i] == bytes);
+    REQUIRE((i % 4 == 1 ? host[i].substr(0, bytes) : target.get(i * kBytes, bytes)) == values[i]);
+  }
+  // When cancelling has returned the memory is the program's: nothing comes to it later.
+  for (int round = 0; round < 10; ++round) {
+    const nmc_buffer_t whole = room(target.at, kBytes);
+    nmc_client_completion_t done{};
+    size_t count = 0;
+    REQUIRE(OK(nmc_client_submit_get(client, names[0], &whole, 1, 10)));
+    REQUIRE(OK(nmc_client_completions(client, &done, 0, round, &count)));
+    const nmc_status_t cancelled = nmc_client_cancel(client, 10);
+    REQUIRE(cancelled == NMC_OK || cancelled == NMC_ERR_NOT_FOUND);
+    const std::string then(kBytes, '\x77');
+    target.set(then);
+    sleep_ms(20);
+    REQUIRE(target.get(0, kBytes) == then);
+    REQUIRE(OK(nmc_client_completions(client, &done, 1, 20000, &count)) && count == 1);
+  }
+  for (size_t i = 0; i < kCount; ++i)
+    if (i != 7) REQUIRE(OK(nmc_client_remove(client, names[i], 0)));
 }
 
 // -------------------------------------------------------------------------- a store whose heap is on the GPU, as a node --
@@ -303,7 +370,7 @@ void vram(nmc_client_t* client, Process& node, Process& reader, bool spoiled) {
     from.push_back(part(source.at + i * kBytes, kBytes - i));
   }
   std::vector<nmc_status_t> statuses(kCount, -1);
-  REQUIRE(OK(nmc_client_put_batch(client, names.data(), from.data(), kCount, &there, statuses.data())));
+  REQUIRE(OK(nmc_client_put_batch(client, names.data(), from.data(), nullptr, kCount, &there, statuses.data())));
   for (size_t i = 0; i < kCount; ++i) {
     REQUIRE(node.ask(told("is", keys[i], 7000 + i, kBytes - i)) == "same");
     REQUIRE(reader.ask(told("get", keys[i], 7000 + i, kBytes - i)) == "same");
@@ -367,7 +434,7 @@ int main(int argc, char** argv) {
     mixed(client);
     batch(client);
     registered(client, "far");
-    submitted(client);
+    submitted(client, "submitted");
     // On another thread, which has used no device so far.
     std::thread([&] {
       const std::string value = value_of(3, 5000), key = "thread";
@@ -378,6 +445,15 @@ int main(int argc, char** argv) {
       REQUIRE(OK(nmc_client_get(client, slice(key), &to, 1, nullptr)));
       REQUIRE(target.get(0, 5000) == value);
     }).join();
+  }
+  {
+    // Values in parts, on the one node that has room for them.
+    stripe_bytes = 1 << 20;
+    OpenClient client(master.address());
+    stripe_bytes = 0;
+    for (size_t bytes : {size_t{1000}, (size_t{2} << 20) + 1, size_t{70} << 20}) one(client, "parts/" + std::to_string(bytes), bytes);
+    registered(client, "far");
+    submitted(client, "submitted parts");
   }
   {
     // What a node of this client has.
@@ -395,6 +471,10 @@ int main(int argc, char** argv) {
     const nmc_buffer_t to = room(target.at, value.size());
     REQUIRE(OK(nmc_client_get(client, slice(key), &to, 1, nullptr)));
     REQUIRE(target.get(0, value.size()) == value);
+    // Without waiting: it is there when that has returned.
+    target.set(std::string(value.size(), '\xEE'));
+    REQUIRE(OK(nmc_client_submit_get(client, slice(key), &to, 1, 11)));
+    REQUIRE(target.get(0, value.size()) == value && ended(client, 11).status == NMC_OK);
   }
   {
     // A segment of this client that is on the GPU.

@@ -367,6 +367,5 @@ int main(int argc, char** argv) {
   test_wait();
   test_graph_write();
   test_litmus(rounds);
-  std::printf("%s: %d failed\n", failed_checks == 0 ? "PASS" : "FAIL", failed_checks);
-  return failed_checks == 0 ? 0 : 1;
+  return finish();
 }

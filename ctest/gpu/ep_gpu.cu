@@ -2,7 +2,7 @@
 // `ep_gpu same N [FIRST]`: N random cases: eager, as a graph, in halves, with launches of their own for each rank; 3 times each.
 // `ep_gpu seeds N R [FIRST]`: N random cases, R times each in one group.   `ep_gpu prefill`: 4096 tokens a rank.
 // `ep_gpu chain N [FIRST]`: steps behind each other, with nothing between their kernels.
-// `ep_gpu procs N [FIRST [device_scope]]`: the same by one process a rank.   `ep_gpu forward`: whole layers, built-in product and callback.
+// `ep_gpu procs N [FIRST [device_scope|early|early_device_scope]]`: the same by one process a rank, early ones under MPS alone.   `ep_gpu forward`: whole layers, built-in product and callback.
 // `ep_gpu errors`: what only the GPU can see, and aborts.   `ep_gpu abort`: an abort by another process.
 // `ep_gpu kill N`: N times a rank is killed and the others go on; not under MPS. `ep_gpu kill_mps N`: the same under MPS, after
 // `terminate_client`.
@@ -191,7 +191,8 @@ constexpr uint32_t kSteps = 3;
 Case wide_case(uint64_t seed) {
   Case c = random_case(seed);
   if (seed % 4 == 0) {  // the shape of a real layer
-    c.world = 8, c.t_cap = 32, c.hidden = 7168, c.top_k = 8, c.experts = 64, c.max_m = 0, c.spill_groups = 0;
+    static const uint32_t hidden[] = {5120, 7168, 2048, 4096, 6144, 8192};
+    c.world = 8, c.t_cap = 32, c.hidden = hidden[seed / 4 % 6], c.top_k = 8, c.experts = 64, c.max_m = 0, c.spill_groups = 0;
     c.repeated = false;
   }
   return c;
@@ -236,7 +237,7 @@ void fused(uint64_t n) {
   for (uint64_t seed = 1; compared < n; ++seed) {
     Case c = wide_case(seed);
     c.dispatch = NMC_EP_DISPATCH_SAME;
-    c.weights = NMC_EP_WEIGHTS_FP32;
+    c.weights = NMC_DTYPE_FP32;
     const std::vector<std::vector<Bytes>> want = [&] {
       Group<HostMemory> g(c);
       std::vector<std::vector<Bytes>> all;
@@ -501,12 +502,13 @@ nmc_status_t step_of(const Member& m, Rank<DeviceMemory>& rank, uint32_t s, Byte
   return status;
 }
 
-int proc_child(uint64_t seed, uint32_t number, const char* dir, bool device_scope) {
+int proc_child(uint64_t seed, uint32_t number, const char* dir, const std::string& how) {
   const Case c = wide_case(seed);
   const std::vector<std::vector<Bytes>> want = on_cpu(c);
   Member m = join(c, number, dir, "procs", heap_for(c));
   nmc_ep_config_t config = c.config();
-  if (device_scope) config.flags |= NMC_EP_DEVICE_SCOPE;
+  if (how.find("device_scope") != std::string::npos) config.flags |= NMC_EP_DEVICE_SCOPE;
+  if (how.find("early") != std::string::npos) config.flags |= NMC_EP_EARLY, config.blocks = 16;  // as ep_bench measures
   NMC_CHECK(nmc_ep_create(m.world, &config, &m.ep));
   Rank<DeviceMemory> rank(c, number);
   int wrong = 0;
@@ -1158,7 +1160,7 @@ int main(int argc, char** argv) {
   const auto number = [&](int i, uint64_t otherwise) { return argc > i ? std::strtoull(argv[i], nullptr, 10) : otherwise; };
   if (mode == "child" && argc > 6) {
     const uint32_t rank = static_cast<uint32_t>(number(4, 0));
-    if (std::strncmp(argv[2], "procs", 5) == 0) return proc_child(number(3, 1), rank, argv[5], std::strcmp(argv[2], "procs") != 0);
+    if (std::strncmp(argv[2], "procs", 5) == 0) return proc_child(number(3, 1), rank, argv[5], argv[2] + 5);
     if (std::strcmp(argv[2], "abort") == 0) return abort_child(rank, argv[5]);
     if (std::strncmp(argv[2], "overlap", 7) == 0) {
       return overlap_child(number(3, 1), rank, argv[5], static_cast<uint32_t>(std::atoi(argv[2] + 7)));
@@ -1167,8 +1169,11 @@ int main(int argc, char** argv) {
   }
   if (mode == "procs") {  // without a context in the parent
     for (uint64_t seed = number(3, 1); seed < number(3, 1) + number(2, 4); ++seed) {
-      const char* how = argc > 4 && std::strcmp(argv[4], "device_scope") == 0 ? "procs_device_scope" : "procs";
-      check(run_children(how, seed, wide_case(seed).world, -1, 0) == 0, "processes give the bits of the CPU");
+      const std::string how = std::string("procs") + (argc > 4 ? argv[4] : "");
+      if (how.find("early") != std::string::npos && mps("get_default_active_thread_percentage").empty()) {
+        return std::printf("skipped: no MPS\n"), 77;
+      }
+      check(run_children(how.c_str(), seed, wide_case(seed).world, -1, 0) == 0, "processes give the bits of the CPU");
     }
   } else if (mode == "overlap") {
     const std::string how = mode + std::to_string(number(2, 2));

@@ -16,7 +16,7 @@ __host__ __device__ inline uint32_t word_of(uint64_t seed, uint64_t at) {
   return static_cast<uint32_t>(x ^ x >> 31);
 }
 
-// Waits `ns`, then fills blocks of the layout [layers, 2 sides, blocks, ...] (separate sides) with words of their own number.
+// Waits `ns`, then fills blocks of the layout [2 sides, layers, blocks, ...] (separate sides) with words of their own number.
 static __global__ void fill_blocks(uint32_t* arena, const int32_t* blocks, uint32_t total, uint64_t seed, uint64_t ns) {
   uint64_t begin, now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
@@ -29,9 +29,11 @@ static __global__ void fill_blocks(uint32_t* arena, const int32_t* blocks, uint3
   for (uint64_t i = threadIdx.x; i < plane_words; i += blockDim.x) to[i] = word_of(seed, (number * 2 * LAYERS + plane) * plane_words + i);
 }
 
-static __global__ void check_blocks(const uint32_t* arena, const int32_t* blocks, uint32_t total, uint64_t seed, unsigned long long* wrong) {
+// Counts the words that are not those, in planes from `first` on: K of all layers comes before V of all layers.
+static __global__ void check_blocks(const uint32_t* arena, const int32_t* blocks, uint32_t total, uint64_t seed, uint32_t first,
+                                    unsigned long long* wrong) {
   constexpr uint64_t plane_words = BLOCK_BYTES / 4 / (2 * LAYERS);
-  const uint64_t plane = blockIdx.y, number = blockIdx.x;
+  const uint64_t plane = first + blockIdx.y, number = blockIdx.x;
   const uint32_t* from = arena + (plane * total + static_cast<uint64_t>(blocks[number])) * plane_words;
   unsigned long long bad = 0;
   for (uint64_t i = threadIdx.x; i < plane_words; i += blockDim.x) {
@@ -85,13 +87,18 @@ struct Cache {
     fill_blocks<<<dim3(blocks, 2 * LAYERS), 256, 0, stream>>>(arena, table, total, seed, ns);
     CUDA_OK(cudaGetLastError());
   }
-  bool right(uint64_t seed, uint32_t blocks) {
+  bool right(uint64_t seed, uint32_t blocks) { return wrong_words(seed, blocks, 0, 2 * LAYERS) == 0; }
+  bool right_layer(uint64_t seed, uint32_t blocks, uint32_t layer) {
+    return wrong_words(seed, blocks, layer, 1) + wrong_words(seed, blocks, LAYERS + layer, 1) == 0;
+  }
+  uint64_t wrong_words(uint64_t seed, uint32_t blocks, uint32_t first, uint32_t planes) {
     unsigned long long bad = 0;
     CUDA_OK(cudaMemsetAsync(wrong, 0, sizeof(bad), stream));
-    check_blocks<<<dim3(blocks, 2 * LAYERS), 256, 0, stream>>>(arena, table, total, seed, wrong);
+    check_blocks<<<dim3(blocks, planes), 256, 0, stream>>>(arena, table, total, seed, first, wrong);
+    CUDA_OK(cudaGetLastError());
     CUDA_OK(cudaMemcpyAsync(&bad, wrong, sizeof(bad), cudaMemcpyDeviceToHost, stream));
     CUDA_OK(cudaStreamSynchronize(stream));
-    return bad == 0;
+    return bad;
   }
   nmc_kv_after_t after_stream() const { return {NMC_KV_AFTER_STREAM, 0, stream}; }
 };

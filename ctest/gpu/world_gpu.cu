@@ -609,6 +609,5 @@ int main(int argc, char** argv) {
     std::printf("usage: world_gpu procs N | ranks N | graph | import | rejoin | drain | contexts | fork\n");
     return 2;
   }
-  std::printf("%s: %d failed\n", failed_checks == 0 ? "PASS" : "FAIL", failed_checks);
-  return failed_checks == 0 ? 0 : 1;
+  return finish();
 }

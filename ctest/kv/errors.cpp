@@ -43,7 +43,7 @@ void configs() {
                      {&nmc_kv_config_t::capacity_blocks, 9, "capacity_blocks 9"},
                      {&nmc_kv_config_t::capacity_blocks, 1u << 31, "capacity_blocks 2147483648"},
                      {&nmc_kv_config_t::max_sequences, UINT32_MAX, "max_sequences 4294967295"},
-                     {&nmc_kv_config_t::eviction, 5, "eviction 5"},
+                     {&nmc_kv_config_t::eviction, 6, "eviction 6"},
                      {&nmc_kv_config_t::eviction, UINT32_MAX, "eviction 4294967295"},
                      {&nmc_kv_config_t::when_full, 4, "when_full 4"},
                      {&nmc_kv_config_t::hash, 3, "hash 3"},

@@ -40,7 +40,7 @@ void configs() {
   promise("configs and options fill the C structs");
   nmc::KvConfig config(5);
   config.max_total_tokens(6).tokens_per_block(7).capacity_blocks(8).max_sequences(9).window(10);
-  config.eviction(nmc::KvEviction::priority).when_full(nmc::KvWhenFull::shorten).hash(nmc::KvHash::sha256);
+  config.eviction(nmc::Evict::priority).when_full(nmc::KvWhenFull::shorten).hash(nmc::KvHash::sha256);
   config.hash_secret("secret").event_capacity(11).heap_offset(12).no_prefix().virtual_memory(13, nmc::HeapKind::cuda, 14);
   config.group(nmc::KvGroup(1, 2, 3).order(nmc::KvOrder::block_major).sides(nmc::KvSides::per_layer).window(15, 16));
   config.group(nmc::KvGroup::mla(1, 4).raw(8)).group(nmc::KvGroup::recurrent(2, 17, 18).state_every(19));

@@ -169,7 +169,7 @@ void configs() {
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.key_slab_bytes = 1; });
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.key_slab_bytes = UINT64_MAX; });
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.pin_slots = UINT32_MAX; });
-  refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.eviction = 3; });
+  refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.eviction = NMC_EVICT_LFU; });
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.flags = 16; });
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.master_rank = -2; });
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.high_permille = 1001; });
@@ -181,7 +181,15 @@ void configs() {
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.call_timeout_ms = INT64_MAX; });
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.world_size = UINT32_MAX; });
   refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.heap_kind = 9; });
-  refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.reserved[3] = 1; });
+  refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.reserved[1] = 1; });
+  refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.heap_import.kind = 5; });
+  refused(NMC_ERR_INVALID_ARG, [](auto& c) { c.heap_import.fd = 5; });  // of no kind
+  refused(NMC_ERR_INVALID_ARG, [](auto& c) {
+    c.heap_import = {NMC_IMPORT_HOST_FD, 5, &c};
+  });
+  for (uint32_t kind : {NMC_IMPORT_HOST_PTR, NMC_IMPORT_HOST_FD, NMC_IMPORT_CUDA_PTR, NMC_IMPORT_CUDA_FD}) {
+    refused(NMC_ERR_INVALID_ARG, [kind](auto& c) { c.heap_import.kind = kind; });  // of nothing
+  }
 
   promise("structs_of_another_age_work_or_are_refused_with_a_version");
   refused(NMC_ERR_VERSION, [](auto& c) { c.struct_size = 0; });

@@ -126,7 +126,7 @@ struct Bed {
     config.max_objects = max_objects;
     config.key_slab_bytes = uint64_t{max_objects} * 3200;  // never the reason of a refusal
     config.pin_slots = pin_slots;
-    config.eviction = static_cast<uint32_t>(random.below(3));
+    config.eviction = NMC_EVICT_FIFO + static_cast<uint32_t>(random.below(3));
     config.flags = sums ? NMC_STORE_CHECKSUMS : 0;
     config.high_permille = exact ? 1000 : static_cast<int32_t>(700 + random.below(301));
     config.low_permille = exact ? 1000 : config.high_permille - static_cast<int32_t>(random.below(200));

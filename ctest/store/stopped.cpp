@@ -45,6 +45,7 @@ void stopped(bool waits) {
     SAYS(ranks[2].ask("pin " + name + "/3"), "NMC_OK");
     SAYS(ranks[0].ask("open " + name + "plan 5000"), "NMC_OK");
     SAYS(ranks[0].ask("fill_plan " + name + "plan 6"), "filled");
+    SAYS(ranks[0].ask("open_batch " + name + "b 60"), "NMC_OK");
     SAYS(ranks[1].ask("read_on " + name + "/ 20 5000"), "reading");
     stop(master);
 
@@ -62,6 +63,10 @@ void stopped(bool waits) {
       CHECK(is_away(ranks[2].ask("remove " + name + "/1")));
       CHECK(seconds_now() - start < kSoon);
     }
+    promise("and_so_do_batches_however_long_they_are");  // one after the other they would take 30 s
+    const double begun = seconds_now();
+    SAYS(ranks[0].ask("commit_batch"), "60");
+    CHECK(seconds_now() - begun < kSoon);
     promise("and_clients_can_leave");
     SAYS(ranks[1].ask("stop"), "0 wrong");
     CHECK(leaves_soon(ranks[1], false));  // it never noticed
@@ -71,6 +76,7 @@ void stopped(bool waits) {
     promise("when_it_goes_on_so_does_everything");
     REQUIRE(kill(master.pid(), SIGCONT) == 0);
     saw_in_time(ranks[0].ask("await_put " + name + "late 5000 1"), "rank 0 can write");
+    SAYS(ranks[0].ask("commit_batch"), "0");
     for (size_t rank : {1, 2}) REQUIRE(SAYS(ranks[rank].ask("create"), "NMC_OK"));
     for (Process& rank : ranks) {
       SAYS(rank.ask("gets " + name + "/ 20 5000"), begins_with(rank.ask("exists " + name + "/1"), "ABSENT") ? "19" : "20");

@@ -147,7 +147,7 @@ void stopped() {
 
 void without_memory() {
   promise("a_master_without_memory_for_the_store_shows_as_that_and_not_as_one_that_is_away");
-  if (const char* tool = std::getenv("NMC_TEST_TOOL"); tool != nullptr && std::string(tool) == "asan") {
+  if (under_tool_named("asan")) {
     std::puts("     left out: AddressSanitizer cannot live with a limit of address space");
     return;
   }

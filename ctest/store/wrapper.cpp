@@ -46,9 +46,13 @@ void configs() {
                                    .call_timeout(std::chrono::milliseconds(14))
                                    .c();
   CHECK(c.struct_size == sizeof c && c.abi_version == NMC_ABI_VERSION && c.heap_bytes == 1 && c.heap_offset == 2);
-  CHECK(c.key_slab_bytes == 3 && c.page_bytes == 4 && c.max_objects == 5 && c.pin_slots == 6 && c.eviction == 2);
-  CHECK(c.flags == 3 && c.master_rank == 7 && c.low_permille == 8 && c.high_permille == 9 && c.watchdog_ms == 10000);
+  CHECK(c.key_slab_bytes == 3 && c.page_bytes == 4 && c.max_objects == 5 && c.pin_slots == 6 && c.eviction == NMC_EVICT_S3FIFO);
+  CHECK(c.flags == NMC_STORE_CHECKSUMS && c.heap_flags == NMC_HEAP_HUGE_PAGES && c.master_rank == 7 && c.low_permille == 8 && c.high_permille == 9 && c.watchdog_ms == 10000);
   CHECK(c.world_size == 11 && c.heap_kind == NMC_HEAP_CUDA && c.device == 12 && c.attach_timeout_ms == 13);
+  int lent = 0;
+  CHECK(nmc::StoreConfig().lend_host_ptr(&lent).c().heap_import.ptr == &lent && nmc::StoreConfig().lend_host_fd(5).c().heap_import.fd == 5);
+  CHECK(nmc::StoreConfig().lend_cuda_ptr(&lent).c().heap_import.kind == NMC_IMPORT_CUDA_PTR);
+  CHECK(nmc::StoreConfig().lend_cuda_fd(6).c().heap_import.kind == NMC_IMPORT_CUDA_FD && c.heap_import.kind == NMC_IMPORT_NONE);
   CHECK(c.call_timeout_ms == 14 && nmc::StoreConfig().checksums().checksums(false).c().flags == 0);
   CHECK(STATUS(nmc::nothrow::Store::embedded(small().watchdog(std::chrono::hours(24 * 365)))) == NMC_ERR_INVALID_ARG);
   const nmc_put_options_t o = nmc::PutOptions()

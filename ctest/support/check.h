@@ -51,6 +51,13 @@ static inline int status_at(nmc_status_t got, nmc_status_t want, const char* wha
     if (!CHECK(condition)) exit(1); \
   } while (0)
 
+/* Whether this run is under a tool (AddressSanitizer or valgrind) with which everything takes long, or under this one. */
+static inline int under_tool_named(const char* name) {
+  const char* tool = getenv("NMC_TEST_TOOL");
+  return tool != NULL && strcmp(tool, name) == 0;
+}
+static inline int under_tool(void) { return getenv("NMC_TEST_TOOL") != NULL; }
+
 static inline int finish(void) {
   const int failed = __atomic_load_n(&failed_checks, __ATOMIC_RELAXED);
   if (failed != 0) printf("%d checks FAILED\n", failed);

@@ -148,6 +148,8 @@ inline int free_port() {
 // A client as a config and a handle; closed at the end of the case, if it was not before.
 // `rdma`, if NIXL is to move the bytes.
 inline std::string protocol;
+// Values of more bytes are put in parts of about as many, if it is not 0.
+inline uint64_t stripe_bytes = 0;
 
 struct OpenClient {
   nmc_client_t* client = nullptr;
@@ -162,6 +164,7 @@ struct OpenClient {
     config.token = {token.data(), token.size()};
     config.protocol = {protocol.data(), protocol.size()};
     config.rdma_bytes = 64 << 10;
+    config.stripe_bytes = stripe_bytes;
     const std::string cert = certificates + "/all.pem", key = certificates + "/all.key", ca = certificates + "/ca.pem";
     if (!certificates.empty()) {
       config.tls_cert = {cert.data(), cert.size()};

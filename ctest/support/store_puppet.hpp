@@ -4,6 +4,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -93,6 +94,23 @@ class Client {
         done += put(store_, prefix + std::to_string(i), value) == NMC_OK;
       }
       answer << done;
+    } else if (verb == "open_batch") {  // open_batch <prefix> <n>: plans of 100 bytes that replace what there is
+      const std::string prefix = word();
+      const size_t n = static_cast<size_t>(number());
+      std::vector<std::string> names;
+      std::vector<nmc_slice_t> keys;
+      for (size_t i = 0; i < n; ++i) names.push_back(prefix + std::to_string(i));
+      for (const std::string& name : names) keys.push_back(bytes_of(name));
+      const std::vector<uint64_t> sizes(n, 100);
+      nmc_put_options_t options = NMC_PUT_OPTIONS_INIT;
+      options.flags = NMC_PUT_REPLACE;
+      batch_.resize(n);
+      answer << outcome(nmc_store_open_batch(store_, keys.data(), sizes.data(), n, &options, batch_.data(), nullptr));
+    } else if (verb == "commit_batch") {  // those; how many of them the master has not heard of
+      std::vector<nmc_status_t> statuses(batch_.size());
+      (void)nmc_store_commit_batch(store_, batch_.data(), batch_.size(), statuses.data());
+      const auto unheard = [](nmc_status_t status) { return status == NMC_ERR_TIMEOUT || status == NMC_ERR_UNAVAILABLE; };
+      answer << std::count_if(statuses.begin(), statuses.end(), unheard);
     } else if (verb == "gets") {  // gets <prefix> <n> <size>: how many are right
       const std::string prefix = word();
       const long long n = number(), size = number();
@@ -269,6 +287,7 @@ class Client {
   StoreWish wish_;
   nmc_store_t* store_ = nullptr;
   std::map<std::string, nmc_write_plan_t> plans_;
+  std::vector<nmc_write_plan_t> batch_;
   std::map<std::string, nmc_view_t> views_;
   std::thread reader_;
   std::atomic<bool> reading_{false};

@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 
 #include "store_check.hpp"
@@ -83,6 +85,23 @@ inline std::map<std::string, uint64_t> scanned(nmc_tier_t* tier) {
 inline nmc_tier_verified_t verified(nmc_tier_t* tier) {
   nmc_tier_verified_t found = NMC_TIER_VERIFIED_INIT;
   OK(nmc_tier_verify(tier, nullptr, nullptr, &found));
+  return found;
+}
+
+// Writes over every copy of a value in the files of a directory.
+inline size_t damaged(const std::string& path, const std::string& value) {
+  size_t found = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
+    if (!entry.is_regular_file()) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const size_t at = bytes.find(value);
+    if (at == std::string::npos) continue;
+    file.clear();
+    file.seekp(static_cast<std::streamoff>(at));
+    file << "damage" << std::flush;
+    found += file.good();
+  }
   return found;
 }
 

@@ -77,13 +77,14 @@ void whole_values(uint32_t store_flags, uint32_t tier_flags) {
     CHECK(state_of(store, key) == NMC_OBJECT_ON_DISK);
     CHECK(get(store, key) == value);
     for (size_t shift : {0, 1, 8, 512, 2048, 4095}) {
+      if (under_tool() && shift > 1 && size > 1 << 20) continue;  // long values take long there, and are the same for all shifts
       Shifted to(size, shift);
       OK(nmc_store_get_into(store, bytes_of(key), to.data(), size));
       CHECK(to.is(value) && to.zones_intact());
     }
   }
   const nmc_tier_stats_t stats = tier_stats(tier);
-  CHECK(stats.read_objects >= 7 * kSizes.size() && stats.corrupt == 0 && stats.errors == 0);
+  CHECK(stats.read_objects >= 3 * kSizes.size() && stats.corrupt == 0 && stats.errors == 0);
   CHECK(stats.evicted_clean == kSizes.size() && stats.evicted_dirty == 0);
 
   promise("a_buffer_of_another_size_is_refused_as_in_memory");
@@ -105,13 +106,12 @@ void parts() {
   put_sizes(store);
   CHECK(offload(tier) == kSizes.size());
   evict(store);
-  const bool tool = std::getenv("NMC_TEST_TOOL") != nullptr;
   for (size_t size : kSizes) {
     const std::string key = name_of(size), value = value_of(size, size);
     for (size_t offset : {size_t{0}, size_t{1}, size_t{4095}, size_t{4096}, size_t{65535}, size_t{65536}, size_t{65537},
                           size / 2, size - std::min<size_t>(size, 1), size}) {
       for (size_t bytes : {size_t{0}, size_t{1}, size_t{2}, size_t{4096}, size_t{65536}, size_t{100001}, size}) {
-        if (tool && offset > 0 && bytes > 1 << 20) continue;  // one too many like this is enough where it takes long
+        if (under_tool() && offset > 0 && bytes > 1 << 20) continue;  // one too many like this is enough where it takes long
         Guarded to(bytes);
         const nmc_status_t status = get_range(store, bytes_of(key), offset, to.data(), bytes);
         if (offset + bytes > size) {

@@ -5,7 +5,7 @@
 //
 // A value may be lost, as in any cache. But what is read must be whole, must have been written to this key before the read ended,
 // and must not have been replaced, removed or flushed by a call that began after it was written and returned before the
-// read began. Nor may it be older than what somebody had read before.
+// read began. Nor may it be older than what somebody had read before. Some owners are killed once more while they recover.
 // usage: history KILLS [SEED] [lost|all] [SECONDS]
 //   `all` kills every process each time, so that only the disk is left. `lost` puts an older journal back before the owner
 //   begins anew, as if marks were not written before the answer: a removed value comes back, and the check must see it.
@@ -23,12 +23,15 @@ namespace {
 
 constexpr uint32_t RANKS = 3, PAGE = 4096, HEAP_PAGES = 48;
 constexpr uint32_t KEYS = 12;
-constexpr size_t EVENTS = 1 << 19;
+constexpr size_t EVENTS = 1 << 22;  // memory is taken for those that happen
 constexpr uint64_t NOTHING = 0;
 
 const char* const POINTS[] = {"tier.created", "tier.written",       "tier.synced",        "tier.renamed",     "tier.sealed", "tier.gone", "tier.condemned",
                               "master.disk_filled", "master.disk_ended", "master.disk_stored", "evictor.killed", "master.shown"};
 constexpr size_t N_POINTS = sizeof POINTS / sizeof *POINTS;
+// To which an owner comes while it opens the tier.
+const char* const OPENING[] = {"tier.resumed", "tier.scanned", "tier.attached"};
+constexpr size_t N_OPENING = sizeof OPENING / sizeof *OPENING;
 
 enum Op : uint32_t { WRITE, END, READ };
 // What a call did, as far as its caller knows.
@@ -178,7 +181,7 @@ int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir
     own.bucket_keys = 6;
     own.heartbeat_ms = 5;
     own.capacity_bytes = 1 << 20;
-    own.eviction = seed % 2 == 0 ? NMC_TIER_EVICT_FIFO : NMC_TIER_EVICT_LRU;
+    own.eviction = seed % 2 == 0 ? NMC_EVICT_FIFO : NMC_EVICT_LRU;
     own.promote_after = 3;
     status = nmc_tier_open(store, &own, &tier);
     if (status != NMC_OK) return fail("open the tier", status), 1;
@@ -330,7 +333,7 @@ int main(int argc, char** argv) {
     return 1;
   };
   for (uint32_t rank = 0; rank < RANKS; ++rank) start(rank);
-  int done = 0;
+  int done = 0, in_recovery = 0;
   std::string wrong;
   for (; done < kills && now_s() < over && wrong.empty(); ++done) {
     if (!watch_until(pids, 120, is_up)) return complain("ranks do not come up");
@@ -348,6 +351,28 @@ int main(int argc, char** argv) {
       pids[rank] = -1;
     }
     if (lost) put_back(place.tier(), former);
+    const bool twice = !lost && random.one_in(3);
+    if (twice) {
+      // At a point of the recovery, which it comes to once, or a moment after it began.
+      if (!all) std::ofstream(point_file) << OPENING[random.below(N_OPENING)] << ":1";
+      for (uint32_t rank = 0; rank < (all ? RANKS : 1); ++rank) start(rank);
+      const uint64_t before = shared->opened.load();
+      bool died = false;
+      const double late = now_s() + (all ? static_cast<double>(random.below(60)) / 1000 : 30);
+      while (!died && now_s() < late && shared->opened.load() == before) {
+        died = waitpid(pids[0], nullptr, WNOHANG) != 0;
+        pause_us(500);
+      }
+      in_recovery += shared->opened.load() == before;
+      std::ofstream(point_file) << "";
+      for (uint32_t rank = 0; rank < (all ? RANKS : 1); ++rank) {
+        if (rank != 0 || !died) {
+          kill(pids[rank], SIGKILL);
+          waitpid(pids[rank], nullptr, 0);
+        }
+        pids[rank] = -1;
+      }
+    }
     for (uint32_t rank = 0; rank < (all ? RANKS : 1); ++rank) start(rank);
     if (shared->torn.load() != 0) return complain("torn");
     if (lost || done % 16 == 15) wrong = judge(all);
@@ -362,9 +387,10 @@ int main(int argc, char** argv) {
     return wrong.empty() ? 1 : 0;
   }
   if (!wrong.empty()) return complain(wrong);
-  std::printf("%d kills, %" PRIu64 " events, %" PRIu64 " calls while the master was away, tier opened %" PRIu64 " times, %" PRIu64 " times found in memory after a prefetch, a rank read %" PRIu64 " values from disk\n", done,
+  if (shared->count.load() > EVENTS) return complain("more events than can be judged: fewer kills at a time, please");
+  if (kills >= 20 && in_recovery == 0) return complain("no owner was killed while it recovered");
+  std::printf("%d kills, %d more while the owner recovered, %" PRIu64 " events, %" PRIu64 " calls while the master was away, tier opened %" PRIu64 " times, %" PRIu64 " times found in memory after a prefetch, a rank read %" PRIu64 " values from disk\n", done, in_recovery,
               shared->count.load(), shared->unavailable.load(), shared->opened.load(), shared->fetched.load(), shared->from_disk.load());
-  if (shared->count.load() > EVENTS) std::printf("only the first %zu events were kept\n", EVENTS);
   std::printf("PASS\n");
   return 0;
 }

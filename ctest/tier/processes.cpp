@@ -58,11 +58,14 @@ Process tier_process(const Place& place, int32_t rank) {
         answer << outcome(nmc_tier_pause(tier));
       } else if (verb == "resume") {
         answer << outcome(nmc_tier_resume(tier));
-      } else if (verb == "scan" || verb == "verify") {
-        nmc_tier_verified_t found = NMC_TIER_VERIFIED_INIT;
-        const auto each = [](void*, const nmc_tier_entry_t*) -> int32_t { return 1; };
-        answer << outcome(verb == "scan" ? nmc_tier_scan(tier, each, nullptr)
-                                         : nmc_tier_verify(tier, nullptr, nullptr, &found));
+      } else if (verb == "scan") {  // scan <prefix>: how many keys it comes to, and how many of them begin so
+        const std::map<std::string, uint64_t> found = scanned(tier);
+        words >> word;
+        const auto is = [&word](const auto& one) { return one.first.compare(0, word.size(), word) == 0; };
+        answer << found.size() << " " << std::count_if(found.begin(), found.end(), is);
+      } else if (verb == "verify") {  // values that are right, wrong, unreadable
+        const nmc_tier_verified_t found = verified(tier);
+        answer << found.objects << " " << found.corrupt << " " << found.unreadable;
       } else if (verb == "tier_stats") {  // owner objects paused read_objects
         const nmc_tier_stats_t stats = tier_stats(tier);
         answer << stats.owner << " " << stats.objects << " " << stats.paused << " " << stats.read_objects;
@@ -124,7 +127,18 @@ void reading() {
   SAYS(ranks[1].ask("offload"), "1");
   SAYS(ranks[0].ask("tier_stats"), "1 41 1 ");
   SAYS(ranks[2].ask("remove late"), "NMC_OK");
-  for (const char* call : {"scan", "verify"}) SAYS(ranks[1].ask(call), "NMC_ERR_UNSUPPORTED");
+  for (Process* rank : {&ranks[0], &ranks[1]}) {
+    SAYS(rank->ask("scan /a/"), "40 40");
+    SAYS(rank->ask("verify"), "40 0 0");
+  }
+  CHECK(damaged(dir.path, value_of(12, 5000)) == 1);
+  SAYS(ranks[1].ask("verify"), "39 1 0");  // which the owner has found as well, and given up
+  SAYS(ranks[0].ask("verify"), "39 0 0");
+  SAYS(ranks[2].ask("exists a/12"), "ABSENT");
+  SAYS(ranks[2].ask("put a/12 5000 12"), "NMC_OK");
+  SAYS(ranks[1].ask("offload"), "1");
+  SAYS(ranks[0].ask("evict"), "NMC_OK");
+  SAYS(ranks[1].ask("scan /a/"), "40 40");
 
   promise("keys_are_offloaded_and_brought_back_from_any_process");
   SAYS(ranks[2].ask("put mine 5000 1"), "NMC_OK");

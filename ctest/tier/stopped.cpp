@@ -1,7 +1,6 @@
 // The owner of the tier is stopped (SIGSTOP) before a client has got what it needs to read the disk. Calls that promise not to wait for
 // the master do not wait for it then either, whatever ends a wait ends theirs, and everything goes on when the owner does.
 // usage: tier_stopped [asks]   the control: reads that ask the owner are seen
-#include <fstream>
 
 #include "../support/store_puppet.hpp"
 #include "../support/tier_check.hpp"
@@ -237,23 +236,6 @@ void idle() {
   const double used = seconds_of(scene.reader.ask("cpu")) - before;
   printf("     %.3f s of CPU time\n", used);
   CHECK(used < 0.7);
-}
-
-// Writes over every copy of a value in the files of a directory.
-size_t damaged(const std::string& path, const std::string& value) {
-  size_t found = 0;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
-    if (!entry.is_regular_file()) continue;
-    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-    const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    const size_t at = bytes.find(value);
-    if (at == std::string::npos) continue;
-    file.clear();
-    file.seekp(static_cast<std::streamoff>(at));
-    file << "damage" << std::flush;
-    found += file.good();
-  }
-  return found;
 }
 
 void damage() {

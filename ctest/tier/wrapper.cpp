@@ -49,7 +49,7 @@ void configs() {
                                   .other_directory()
                                   .meta()
                                   .backend(NMC_TIER_BACKEND_NOOP)
-                                  .eviction(NMC_TIER_EVICT_LRU)
+                                  .eviction(nmc::Evict::lru)
                                   .promote_after(7)
                                   .admit_reads(8)
                                   .admit_priority(2)
@@ -59,7 +59,7 @@ void configs() {
   CHECK(c.max_objects == 1 && c.capacity_bytes == 2 && c.bucket_bytes == 3 && c.bucket_keys == 4);
   CHECK(c.heartbeat_ms == 5000 && c.depth == 6 && c.flags == 1023 && c.backend == NMC_TIER_BACKEND_NOOP && c.progress == nullptr);
   CHECK(config.direct(true).uring(true).durable_remove(false).paused(false).events(false).write_through(false).other_directory(false).meta(false).c().flags == 48);
-  CHECK(c.eviction == NMC_TIER_EVICT_LRU && c.promote_after == 7 && c.admit_reads == 8 && c.admit_priority == 2 && c.write_bytes_per_s == 9);
+  CHECK(c.eviction == NMC_EVICT_LRU && c.promote_after == 7 && c.admit_reads == 8 && c.admit_priority == 2 && c.write_bytes_per_s == 9);
   CHECK(nmc::TierConfig().c().directory.len == 0 && nmc::TierConfig().c().flags == 0);
   CHECK(nmc::TierConfig().heartbeat(std::chrono::milliseconds(0)).c().heartbeat_ms == 1);
   CHECK(nmc::TierConfig().heartbeat(std::chrono::hours(24 * 365 * 100)).c().heartbeat_ms == UINT32_MAX);
@@ -95,6 +95,8 @@ void calls() {
   promise("what_is_on_disk_only_is_an_answer_of_the_store");
   CHECK(WORKS(store.evict_until_below(0, 0)));
   CHECK(value_of(store.state("a")) == nmc::ObjectState::on_disk && value_of(store.exists("a")));
+  CHECK(STATUS(store.retain("a", nmc::Retain::hard)) == NMC_NOT_READY && !store.nothrow()->retain("a", nmc::Retain::hard).ok());
+  CHECK(STATUS(store.wait_ready("a")) == NMC_NOT_READY && STATUS(store.wait_pages("a", 1)) == NMC_NOT_READY);
   CHECK(value_of(store.get("a")).text() == value && value_of(store.size("b")) == 5000);
   CHECK(!value_of(store.find("a")) && STATUS(store.pin("a")) == NMC_NOT_READY);
   CHECK(value_of(store.match_prefix({"a", "b", "none"})) == 2);

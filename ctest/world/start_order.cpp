@@ -86,6 +86,31 @@ void somebody_missing() {
   CHECK(said.find("nobody serves") != std::string::npos && said.find("rank 0") != std::string::npos);
 }
 
+void killed_while_joining() {
+  promise("and_who_died_while_it_joined");
+  for (const long ms : {5, 20, 60}) {
+    Place place;
+    Setup setup;
+    setup.size = 2;
+    setup.timeout_ms = 2500;
+    setup.heap_bytes = 192 << 20;  // takes a while
+    setup.rank = 0;
+    Process zero = rank_process(place, setup);
+    setup.rank = 1;
+    Process one = rank_process(place, setup);
+    sleep_ms(ms);
+    one.kill9();
+    const std::string said = zero.reply();
+    if (begins_with(said, "NMC_OK")) {  // both had joined by then
+      zero.kill9();
+      continue;
+    }
+    SAYS(said, "NMC_ERR_TIMEOUT");
+    if (!CHECK(said.find("ranks [1] of 2") != std::string::npos)) std::printf("     %s\n", said.c_str());
+    CHECK(zero.ends_well());
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -94,5 +119,6 @@ int main() {
   rank_0_last();
   automatic();
   somebody_missing();
+  killed_while_joining();
   return finish();
 }

@@ -148,10 +148,33 @@ struct Segment {
   std::string name;
   Media media;
   SegmentState state;
-  int32_t near;  ///< NUMA node or device; -1 if that is not known
+  int32_t near;  ///< NUMA node, or CUDA device, as it was when its node joined; -1 if that was not known: see nmc_segment_t
   uint64_t capacity;
-  uint64_t used;  ///< as its node said last
+  uint64_t used;     ///< as its node said last
+  std::string host;  ///< the machine that has it: the address by which others reach its node
+  bool here;         ///< that is this client's machine
 };
+
+/// How far a drain is: true if nothing is left.
+struct Drained {
+  bool done = false;
+  uint64_t left = 0;  ///< objects, as far as that is known
+  std::string what;   ///< what is left, in words, the first objects by their names
+
+  explicit operator bool() const noexcept { return done; }
+};
+
+/// A value that was read, and what was said about it when it was put.
+struct Described {
+  Buffer value, metadata;
+};
+
+namespace detail {
+inline Segment segment_of(const nmc_segment_t& c) {
+  return {std::string(text_of(c.name)), static_cast<Media>(c.media), static_cast<SegmentState>(c.state), c.near, c.capacity, c.used,
+          std::string(text_of(c.host)), c.here != 0};
+}
+}  // namespace detail
 
 /// A value that is to be placed, and the segments that there are; see nmc_placement_t. Valid during the call.
 class Placing {
@@ -164,10 +187,7 @@ class Placing {
   /// How many segments there are.
   size_t size() const noexcept { return c_.n_segments; }
   /// One of them.
-  Segment operator[](size_t at) const {
-    const nmc_segment_t& c = *c_.segments[at];
-    return {std::string(detail::text_of(c.name)), static_cast<Media>(c.media), static_cast<SegmentState>(c.state), c.near, c.capacity, c.used};
-  }
+  Segment operator[](size_t at) const { return detail::segment_of(*c_.segments[at]); }
 
  private:
   const nmc_placement_t& c_;
@@ -175,6 +195,24 @@ class Placing {
 
 /// Chooses segments for a value by their numbers, best first; the leader chooses what is missing. May be called by several threads at a time.
 using Placement = std::function<std::vector<uint32_t>(const Placing&)>;
+
+namespace detail {
+/// The pieces of several values, one after the other, and how many each has.
+template <class Piece>
+struct Pieces {
+  std::vector<Piece> pieces;
+  std::vector<size_t> counts;
+
+  template <class Values>
+  explicit Pieces(const Values& values) {
+    for (const auto& value : values) {
+      const Many<Piece> some(value);
+      pieces.insert(pieces.end(), some.begin(), some.end());
+      counts.push_back(some.size());
+    }
+  }
+};
+}  // namespace detail
 
 // ------------------------------------------------------------------------------------------------------- client --
 
@@ -227,12 +265,15 @@ class BasicClient : public AnyClient {
   }
   /// Takes a node of this client out of the cluster.
   Out<void> unmount(Key name) const { return Mode::done(nmc_client_unmount(get(), name)); }
-  /// Closes a segment, for its own programs too, and has what is only there copied. Gives whether nothing is left: ask again until then. In
-  /// `*left`, if given, is how many objects are, as far as that is known.
-  Out<bool> drain(Key segment, uint64_t* left = nullptr) const {
-    const nmc_status_t status = nmc_client_drain(get(), segment, left);
+  /// Closes a segment, for its own programs too, and has what is only there copied. Waits so long until nothing is left: 0 ms is not at all, -1 ms as
+  /// long as it takes. Gives whether that is so, and else what is left: ask again until then.
+  Out<Drained> drain(Key segment, std::chrono::milliseconds timeout = std::chrono::milliseconds(0)) const {
+    Drained made;
+    const nmc_status_t status = nmc_client_drain(get(), segment, timeout.count(), &made.left);
     if (status < 0) return Mode::failure(status);
-    return status == NMC_OK;
+    made.done = status == NMC_OK;
+    if (!made.done) made.what = nmc_last_error_message();
+    return made;
   }
   /// Gives a drain up: the segment takes values again.
   Out<void> undrain(Key segment) const { return Mode::done(nmc_client_undrain(get(), segment)); }
@@ -297,6 +338,28 @@ class BasicClient : public AnyClient {
     return bytes;
   }
 
+  /// A copy of the value, and what was said about it by the put that it is of.
+  Out<Described> get_with_metadata(Key key) const {
+    Described made;
+    const nmc_status_t status = detail::read_metadata(made.metadata, [&](void* to, size_t capacity, size_t* bytes) {
+      return fill(made.value, [&](const MutableBytes& into, uint64_t* size) {
+        return nmc_client_get_with_metadata(get(), key, &into, 1, {to, capacity}, size, bytes);
+      });
+    });
+    if (status < 0) return Mode::failure(status);
+    return made;
+  }
+  /// What was said about a value when it was put (Replicate::metadata), without a byte of it; empty if that was nothing. Nothing if there is no such value.
+  Out<std::optional<Buffer>> metadata(Key key) const {
+    Buffer found;
+    const nmc_status_t status = detail::read_metadata(found, [&](void* to, size_t capacity, size_t* bytes) {
+      return nmc_client_get_metadata(get(), key, to, capacity, bytes);
+    });
+    if (detail::is_miss(status)) return std::nullopt;
+    if (status < 0) return Mode::failure(status);
+    return found;
+  }
+
   [[nodiscard]] Out<bool> exists(Key key) const {
     const nmc_status_t status = nmc_client_exists(get(), key);
     if (status == NMC_ERR_NOT_FOUND) return false;
@@ -325,17 +388,58 @@ class BasicClient : public AnyClient {
   Batch put_batch(Many<Key> keys, Many<Bytes> values, const Replicate& options = {}) const {
     const nmc_replicate_t c = options.c();
     return detail::batch<Batch>(keys.size(), values.size(), [&](nmc_status_t* items) {
-      return nmc_client_put_batch(get(), keys.data(), values.data(), keys.size(), &c, items);
+      return nmc_client_put_batch(get(), keys.data(), values.data(), nullptr, keys.size(), &c, items);
+    });
+  }
+  /// Each value from several pieces: `client.put_slices_batch(keys, {{head, tail}, {all}})`, or a container of containers of Bytes.
+  template <class Values = std::initializer_list<Many<Bytes>>>
+  Batch put_slices_batch(Many<Key> keys, const Values& values, const Replicate& options = {}) const {
+    const nmc_replicate_t c = options.c();
+    const detail::Pieces<Bytes> all(values);
+    return detail::batch<Batch>(keys.size(), all.counts.size(), [&](nmc_status_t* items) {
+      return nmc_client_put_batch(get(), keys.data(), all.pieces.data(), all.counts.data(), keys.size(), &c, items);
     });
   }
   /// Into memory that is large enough; the values are their sizes.
   BatchOf<uint64_t> get_into_batch(Many<Key> keys, Many<MutableBytes> buffers) const {
     std::vector<uint64_t> sizes(keys.size());
     auto made = detail::batch<BatchOf<uint64_t>>(keys.size(), buffers.size(), [&](nmc_status_t* items) {
-      return nmc_client_get_batch(get(), keys.data(), buffers.data(), keys.size(), sizes.data(), items);
+      return nmc_client_get_batch(get(), keys.data(), buffers.data(), nullptr, keys.size(), sizes.data(), items);
     });
     made.values = std::move(sizes);
     return made;
+  }
+  /// Each value into several pieces of memory, one after the other.
+  template <class Buffers = std::initializer_list<Many<MutableBytes>>>
+  BatchOf<uint64_t> get_slices_batch(Many<Key> keys, const Buffers& buffers) const {
+    std::vector<uint64_t> sizes(keys.size());
+    const detail::Pieces<MutableBytes> all(buffers);
+    auto made = detail::batch<BatchOf<uint64_t>>(keys.size(), all.counts.size(), [&](nmc_status_t* items) {
+      return nmc_client_get_batch(get(), keys.data(), all.pieces.data(), all.counts.data(), keys.size(), sizes.data(), items);
+    });
+    made.values = std::move(sizes);
+    return made;
+  }
+  /// What was said about each; nothing where that failed.
+  BatchOf<Buffer> metadata_batch(Many<Key> keys) const {
+    std::vector<size_t> sizes(keys.size());
+    BatchOf<Buffer> found;
+    std::vector<MutableBytes> to;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      found.values.emplace_back(NMC_MAX_METADATA);
+      to.emplace_back(found.values[i].data(), size_t{NMC_MAX_METADATA});
+    }
+    static_cast<Batch&>(found) = detail::batch<Batch>(keys.size(), to.size(), [&](nmc_status_t* items) {
+      return nmc_client_get_metadata_batch(get(), keys.data(), to.data(), keys.size(), sizes.data(), items);
+    });
+    for (size_t i = 0; i < keys.size(); ++i) found.values[i].resize(sizes[i]);
+    return found;
+  }
+  /// NMC_OK, NMC_IN_PROGRESS or NMC_ERR_NOT_FOUND for each, or why it failed. With NMC_REMOVE_ASYNC as `flags` it does not wait.
+  Batch remove_batch(Many<Key> keys, uint32_t flags = 0) const {
+    return detail::batch<Batch>(keys.size(), keys.size(), [&](nmc_status_t* items) {
+      return nmc_client_remove_batch(get(), keys.data(), keys.size(), flags, items);
+    });
   }
   /// NMC_OK or NMC_ERR_NOT_FOUND for each.
   Out<std::vector<nmc_status_t>> exists_batch(Many<Key> keys) const {
@@ -351,24 +455,42 @@ class BasicClient : public AnyClient {
   // is the library's: `Calls` below sees to that.
 
   Out<void> submit_put(Key key, Bytes value, uint64_t token, const Replicate& options = {}) const {
+    return submit_put_slices(key, Many<Bytes>({value}), token, options);
+  }
+  /// From several pieces, one after the other.
+  Out<void> submit_put_slices(Key key, Many<Bytes> slices, uint64_t token, const Replicate& options = {}) const {
     const nmc_replicate_t c = options.c();
-    return Mode::done(nmc_client_submit_put(get(), key, &value, 1, &c, token));
+    return Mode::done(nmc_client_submit_put(get(), key, slices.data(), slices.size(), &c, token));
   }
-  Out<void> submit_get(Key key, MutableBytes to, uint64_t token) const {
-    return Mode::done(nmc_client_submit_get(get(), key, &to, 1, token));
+  Out<void> submit_get(Key key, MutableBytes to, uint64_t token) const { return submit_get_slices(key, Many<MutableBytes>({to}), token); }
+  /// Into several pieces of memory, one after the other.
+  Out<void> submit_get_slices(Key key, Many<MutableBytes> to, uint64_t token) const {
+    return Mode::done(nmc_client_submit_get(get(), key, to.data(), to.size(), token));
   }
-  Out<void> submit_remove(Key key, uint64_t token) const { return Mode::done(nmc_client_submit_remove(get(), key, 0, token)); }
+  /// What was said about a value; the completion's `bytes` are its size.
+  Out<void> submit_metadata(Key key, MutableBytes to, uint64_t token) const {
+    return Mode::done(nmc_client_submit_get_metadata(get(), key, to.ptr, to.len, token));
+  }
+  /// With NMC_REMOVE_ASYNC as `flags` the completion does not wait for the owners.
+  Out<void> submit_remove(Key key, uint64_t token, uint32_t flags = 0) const {
+    return Mode::done(nmc_client_submit_remove(get(), key, flags, token));
+  }
   /// `statuses`, one for each item, or nullptr.
-  Out<void> submit_put_batch(Many<Key> keys, Many<Bytes> values, nmc_status_t* statuses, uint64_t token,
+  Out<void> submit_put_batch(Many<Key> keys, Many<Bytes> values, uint64_t token, nmc_status_t* statuses = nullptr,
                              const Replicate& options = {}) const {
     const nmc_replicate_t c = options.c();
     if (keys.size() != values.size()) return Mode::done(Failure{NMC_ERR_INVALID_ARG, "there is not one value for each key"});
-    return Mode::done(nmc_client_submit_put_batch(get(), keys.data(), values.data(), keys.size(), &c, statuses, token));
+    return Mode::done(nmc_client_submit_put_batch(get(), keys.data(), values.data(), nullptr, keys.size(), &c, token, statuses));
   }
   /// `sizes` and `statuses`, one for each item, or nullptr.
-  Out<void> submit_get_batch(Many<Key> keys, Many<MutableBytes> to, uint64_t* sizes, nmc_status_t* statuses, uint64_t token) const {
+  Out<void> submit_get_batch(Many<Key> keys, Many<MutableBytes> to, uint64_t token, uint64_t* sizes = nullptr,
+                             nmc_status_t* statuses = nullptr) const {
     if (keys.size() != to.size()) return Mode::done(Failure{NMC_ERR_INVALID_ARG, "there is not one buffer for each key"});
-    return Mode::done(nmc_client_submit_get_batch(get(), keys.data(), to.data(), keys.size(), sizes, statuses, token));
+    return Mode::done(nmc_client_submit_get_batch(get(), keys.data(), to.data(), nullptr, keys.size(), token, sizes, statuses));
+  }
+  /// `statuses`, one for each key, or nullptr.
+  Out<void> submit_remove_batch(Many<Key> keys, uint64_t token, nmc_status_t* statuses = nullptr, uint32_t flags = 0) const {
+    return Mode::done(nmc_client_submit_remove_batch(get(), keys.data(), keys.size(), flags, token, statuses));
   }
   /// Takes what is queued, the oldest first, at most `most`. If that is nothing it waits for one: 0 ms is not at all, -1 ms as long as
   /// something is under way.
@@ -425,10 +547,7 @@ class BasicClient : public AnyClient {
   /// The segments of the cluster.
   Out<std::vector<Segment>> segments() const {
     std::vector<Segment> found;
-    const std::function<void(const nmc_segment_t&)> add = [&](const nmc_segment_t& c) {
-      found.push_back({std::string(detail::text_of(c.name)), static_cast<Media>(c.media), static_cast<SegmentState>(c.state),
-                       c.near, c.capacity, c.used});
-    };
+    const std::function<void(const nmc_segment_t&)> add = [&](const nmc_segment_t& c) { found.push_back(detail::segment_of(c)); };
     Callback<nmc_segment_t> callback(add);
     const nmc_status_t status = nmc_client_segments(get(), each<nmc_segment_t>, &callback);
     callback.rethrow();
@@ -483,11 +602,15 @@ class BasicClient : public AnyClient {
   }
 
   nmc_status_t read_all(Key key, Buffer& value) const {
+    return fill(value, [&](const MutableBytes& to, uint64_t* size) { return nmc_client_get(get(), key, &to, 1, size); });
+  }
+  /// All of a value that `read` reads.
+  template <class Read>
+  static nmc_status_t fill(Buffer& value, Read read) {
     value = Buffer(64 << 10);  // what is not larger takes one call
     for (;;) {                 // another object may take the key between two calls
-      const MutableBytes to(value.data(), value.capacity());
       uint64_t size = 0;
-      const nmc_status_t status = nmc_client_get(get(), key, &to, 1, &size);
+      const nmc_status_t status = read(MutableBytes(value.data(), value.capacity()), &size);
       if (status == NMC_OK) value.resize(static_cast<size_t>(size));
       if (status != NMC_ERR_TOO_SMALL) return status;
       value = Buffer(static_cast<size_t>(size));
@@ -529,15 +652,21 @@ class BasicCalls {
   }
 
   /// Each gives the token of its completion.
-  Out<uint64_t> put(Key key, Bytes value, const Replicate& options = {}) {
+  Out<uint64_t> put(Key key, Bytes value, const Replicate& options = {}) { return put_slices(key, Many<Bytes>({value}), options); }
+  Out<uint64_t> put_slices(Key key, Many<Bytes> slices, const Replicate& options = {}) {
     const nmc_replicate_t c = options.c();
-    return submit([&](uint64_t token) { return nmc_client_submit_put(client_, key, &value, 1, &c, token); });
+    return submit([&](uint64_t token) { return nmc_client_submit_put(client_, key, slices.data(), slices.size(), &c, token); });
   }
-  Out<uint64_t> get(Key key, MutableBytes to) {
-    return submit([&](uint64_t token) { return nmc_client_submit_get(client_, key, &to, 1, token); });
+  Out<uint64_t> get(Key key, MutableBytes to) { return get_slices(key, Many<MutableBytes>({to})); }
+  Out<uint64_t> get_slices(Key key, Many<MutableBytes> to) {
+    return submit([&](uint64_t token) { return nmc_client_submit_get(client_, key, to.data(), to.size(), token); });
   }
-  Out<uint64_t> remove(Key key) {
-    return submit([&](uint64_t token) { return nmc_client_submit_remove(client_, key, 0, token); });
+  Out<uint64_t> metadata(Key key, MutableBytes to) {
+    return submit([&](uint64_t token) { return nmc_client_submit_get_metadata(client_, key, to.ptr, to.len, token); });
+  }
+  /// With NMC_REMOVE_ASYNC as `flags` the completion does not wait for the owners.
+  Out<uint64_t> remove(Key key, uint32_t flags = 0) {
+    return submit([&](uint64_t token) { return nmc_client_submit_remove(client_, key, flags, token); });
   }
   /// Submitted, and their completions not taken.
   size_t under_way() const noexcept { return tokens_.size(); }

@@ -59,6 +59,16 @@ inline const char* status_name(nmc_status_t status) noexcept { return nmc_status
 /// For timeouts: the library's default (30 s).
 inline constexpr std::chrono::milliseconds default_timeout{-1};
 
+/// What goes first when room is needed. A store takes fifo, lru and s3fifo; an SSD tier none, fifo and lru; a KV cache all but none.
+enum class Evict : uint32_t {
+  none = NMC_EVICT_NONE,
+  fifo = NMC_EVICT_FIFO,
+  lru = NMC_EVICT_LRU,
+  s3fifo = NMC_EVICT_S3FIFO,
+  lfu = NMC_EVICT_LFU,
+  priority = NMC_EVICT_PRIORITY,
+};
+
 // ------------------------------------------------------------------------------------------------------- errors --
 
 /// A status and the sentence that explains it.
@@ -83,6 +93,10 @@ class Error : public std::runtime_error {
 #endif
 
 namespace detail {
+/// How long something stays: zero is for ever, so what is over gets the shortest time.
+inline uint64_t ttl_ms(std::chrono::milliseconds time) noexcept {
+  return time.count() < 0 ? 1 : static_cast<uint64_t>(time.count());
+}
 /// The failure that the last call of this thread, which returned `status`, left behind.
 inline Failure failure(nmc_status_t status) { return Failure{status, nmc_last_error_message()}; }
 
@@ -147,7 +161,8 @@ class [[nodiscard]] Result<void> {
   Result() = default;
   Result(Failure failure) : failure_(std::move(failure)) {}
 
-  bool ok() const noexcept { return failure_.status >= 0; }
+  /// A positive status is an outcome; with a message it is why nothing was done.
+  bool ok() const noexcept { return failure_.status == NMC_OK || (failure_.status > 0 && failure_.message.empty()); }
   explicit operator bool() const noexcept { return ok(); }
   nmc_status_t status() const noexcept { return failure_.status; }
   const std::string& message() const noexcept { return failure_.message; }

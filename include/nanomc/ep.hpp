@@ -33,7 +33,7 @@ enum class EpWire : uint32_t {
   fp8_given = NMC_EP_DISPATCH_FP8_GIVEN,  ///< as fp8, with the caller's scales
 };
 /// Type of weights.
-enum class EpWeights : uint32_t { fp32 = NMC_EP_WEIGHTS_FP32, fp16 = NMC_EP_WEIGHTS_FP16 };
+enum class EpWeights : uint32_t { fp32 = NMC_DTYPE_FP32, fp16 = NMC_DTYPE_FP16 };
 
 namespace detail {
 /// The first element: of a pointer, or of a container, array or span.

@@ -50,15 +50,6 @@ enum class KvSides : uint32_t {
 /// K (or the latent vectors), or V.
 enum class KvSide : uint32_t { k = NMC_KV_K, v = NMC_KV_V };
 
-/// Which cached block goes first.
-enum class KvEviction : uint32_t {
-  lru = NMC_EVICT_LRU,
-  lfu = NMC_EVICT_LFU,
-  fifo = NMC_EVICT_FIFO,
-  s3fifo = NMC_EVICT_S3FIFO,
-  priority = NMC_EVICT_PRIORITY,
-};
-
 /// What happens when there is no room.
 enum class KvWhenFull : uint32_t {
   reject = NMC_KV_WHEN_FULL_REJECT,
@@ -148,7 +139,7 @@ class KvConfig {
   KvConfig& max_sequences(uint32_t value) { return c_.max_sequences = value, *this; }
   KvConfig& group(const KvGroup& value) { return groups_.push_back(value.c()), *this; }
   KvConfig& window(uint64_t tokens) { return c_.window = tokens, *this; }
-  KvConfig& eviction(KvEviction value) { return c_.eviction = static_cast<uint32_t>(value), *this; }
+  KvConfig& eviction(Evict value) { return c_.eviction = static_cast<uint32_t>(value), *this; }
   KvConfig& when_full(KvWhenFull value) { return c_.when_full = static_cast<uint32_t>(value), *this; }
   KvConfig& hash(KvHash value) { return c_.hash = static_cast<uint32_t>(value), *this; }
   KvConfig& hash_secret(std::string value) { return secret_ = std::move(value), *this; }
@@ -192,10 +183,10 @@ class KvOpen {
   KvOpen& unshared(bool wanted = true) { return flag(NMC_KV_OPEN_PRIVATE, wanted); }
   /// The last token may come from the cache, too.
   KvOpen& match_all(bool wanted = true) { return flag(NMC_KV_OPEN_MATCH_ALL, wanted); }
-  /// 0 to 15; blocks of lower ones are evicted first with KvEviction::priority.
+  /// 0 to 15; blocks of lower ones are evicted first with Evict::priority.
   KvOpen& priority(uint32_t value) { return c_.priority = value, *this; }
   /// How long the priority lasts; 0 for ever.
-  KvOpen& ttl(std::chrono::milliseconds value) { return c_.ttl_ms = static_cast<uint64_t>(value.count()), *this; }
+  KvOpen& ttl(std::chrono::milliseconds value) { return c_.ttl_ms = detail::ttl_ms(value), *this; }
   KvOpen& salt(std::string value) { return salt_ = std::move(value), *this; }
   KvOpen& name(std::string value) { return name_ = std::move(value), *this; }
   /// Hashes of its full blocks, as hash() of a cache with the same secret gives them.

@@ -15,20 +15,16 @@
 #define NANOMC_STORE_HPP
 
 #include <array>
-#include <cstring>
-#include <initializer_list>
 #include <iterator>
-#include <memory>
 #include <string_view>
 
+#include "nanomc/bytes.hpp"
 #include "nanomc/world.hpp"
 
 namespace nmc {
 
 // ---------------------------------------------------------------------------------------------------- constants --
 
-/// Which objects go first when room is needed.
-enum class Evict : uint32_t { fifo = NMC_EVICT_FIFO, lru = NMC_EVICT_LRU, s3fifo = NMC_EVICT_S3FIFO };
 /// How an object is kept: evicted as the policy says, after the others, or never.
 enum class Retain : uint32_t { none = NMC_RETAIN_NONE, soft = NMC_RETAIN_SOFT, hard = NMC_RETAIN_HARD };
 /// What is known of a key.
@@ -45,73 +41,7 @@ enum class Wait : uint32_t { written = 0, appear = NMC_WAIT_APPEAR };
 /// For Store::namespace_: leave the quota as it is.
 inline constexpr uint64_t same_quota = UINT64_MAX;
 
-// ---------------------------------------------------------------------------------------------------- arguments --
-
-namespace detail {
-/// A container whose data() and size() describe plain data: string, string_view, vector, array, nmc::span.
-template <class C>
-using data_of = std::remove_pointer_t<decltype(std::data(std::declval<C&>()))>;
-template <class C, class = void>
-inline constexpr bool is_plain_v = false;
-template <class C>
-inline constexpr bool is_plain_v<C, std::void_t<data_of<C>, decltype(std::size(std::declval<C&>()))>> =
-    std::is_trivially_copyable_v<data_of<C>> && !std::is_array_v<C>;
-}  // namespace detail
-
-/// Bytes that a call reads. Made from a container of plain data (string_view among them), or address and size; refers to
-/// it, so it must not outlive it. Not from a `char*` or an array of char: nobody could tell text from a page there.
-struct Bytes : nmc_slice_t {
-  Bytes() noexcept : nmc_slice_t{nullptr, 0} {}
-  Bytes(const void* data, size_t size) noexcept : nmc_slice_t{data, size} {}
-  Bytes(const char*) = delete;  // for text say std::string_view("..."), for all of an array nmc::bytes(array)
-  template <class C, class = std::enable_if_t<detail::is_plain_v<const C>>>
-  Bytes(const C& values) noexcept : nmc_slice_t{std::data(values), std::size(values) * sizeof(*std::data(values))} {}
-};
-
-/// All bytes of an array; of a string literal with its NUL.
-template <class T, size_t N>
-Bytes bytes(const T (&array)[N]) noexcept {
-  static_assert(std::is_trivially_copyable_v<T>, "plain data only");
-  return {array, sizeof array};
-}
-
-/// A key, or the name of a namespace: as Bytes, and also from text that ends with a NUL.
-struct Key : Bytes {
-  using Bytes::Bytes;
-  Key(const char* text) noexcept : Bytes(text, text == nullptr ? 0 : std::strlen(text)) {}
-  Key(const Bytes& bytes) noexcept : Bytes(bytes) {}
-};
-
-/// Memory that a call writes to. Made from a container of plain data, or address and size; refers to it.
-struct MutableBytes : nmc_buffer_t {
-  MutableBytes() noexcept : nmc_buffer_t{nullptr, 0} {}
-  MutableBytes(void* data, size_t size) noexcept : nmc_buffer_t{data, size} {}
-  template <class C, class = std::enable_if_t<detail::is_plain_v<C> && !std::is_const_v<detail::data_of<C>>>>
-  MutableBytes(C& values) noexcept : nmc_buffer_t{std::data(values), std::size(values) * sizeof(*std::data(values))} {}
-  /// A span refers to memory of somebody else: it may be a temporary one.
-  template <class T, class = std::enable_if_t<detail::is_plain_v<span<T>> && !std::is_const_v<T>>>
-  MutableBytes(span<T> values) noexcept : nmc_buffer_t{values.data(), values.size() * sizeof(T)} {}
-};
-
-/// Several of a kind for one call: a list in braces, or a container of them; refers to it.
-template <class T>
-struct Many : span<const T> {
-  Many() = default;
-  Many(std::initializer_list<T> list) noexcept : span<const T>(std::data(list), list.size()) {}
-  template <class C, class = std::enable_if_t<std::is_convertible_v<detail::data_of<const C> (*)[], const T (*)[]>>>
-  Many(const C& values) noexcept : span<const T>(std::data(values), std::size(values)) {}
-};
-
-/// The keys of a range of strings, for the batch forms; refers to them.
-template <class Range>
-std::vector<Key> all_keys(const Range& range) {
-  return std::vector<Key>(std::begin(range), std::end(range));
-}
-/// The same for the values of a range of containers.
-template <class Range>
-std::vector<Bytes> all_bytes(const Range& range) {
-  return std::vector<Bytes>(std::begin(range), std::end(range));
-}
+// ------------------------------------------------------------------------------------------------------ options --
 
 /// How a store is made or attached to; see nmc_store_config_t.
 class StoreConfig {
@@ -124,8 +54,6 @@ class StoreConfig {
   StoreConfig& pin_slots(uint32_t value) { return c_.pin_slots = value, *this; }
   StoreConfig& eviction(Evict value) { return c_.eviction = static_cast<uint32_t>(value), *this; }
   StoreConfig& checksums(bool wanted = true) { return flag(NMC_STORE_CHECKSUMS, wanted); }
-  StoreConfig& huge_pages(bool wanted = true) { return flag(NMC_STORE_HUGE_PAGES, wanted); }
-  StoreConfig& populate(bool wanted = true) { return flag(NMC_STORE_POPULATE, wanted); }
   /// Nothing is stored, and nothing is said to be missing, before the tier is open.
   StoreConfig& wait_for_tier(bool wanted = true) { return flag(NMC_STORE_WAIT_FOR_TIER, wanted); }
   StoreConfig& master_rank(int32_t value) { return c_.master_rank = value, *this; }
@@ -136,7 +64,7 @@ class StoreConfig {
   StoreConfig& watchdog(std::chrono::milliseconds value) {
     const auto ms = value.count();
     // Out of range on purpose, so that the library refuses what does not fit.
-    return c_.watchdog_ms = ms >= 0 && ms <= INT32_MAX ? static_cast<int32_t>(ms) : INT32_MIN, *this;
+    return c_.watchdog_ms = ms >= -1 && ms <= INT32_MAX ? static_cast<int32_t>(ms) : INT32_MIN, *this;
   }
   StoreConfig& attach_timeout(std::chrono::milliseconds value) { return c_.attach_timeout_ms = value.count(), *this; }
   StoreConfig& call_timeout(std::chrono::milliseconds value) { return c_.call_timeout_ms = value.count(), *this; }
@@ -144,6 +72,13 @@ class StoreConfig {
   StoreConfig& world_size(uint32_t value) { return c_.world_size = value, *this; }
   StoreConfig& heap_kind(HeapKind value) { return c_.heap_kind = static_cast<uint32_t>(value), *this; }
   StoreConfig& device(int32_t value) { return c_.device = value, *this; }
+  StoreConfig& huge_pages(bool wanted = true) { return heap_flag(NMC_HEAP_HUGE_PAGES, wanted); }
+  StoreConfig& populate(bool wanted = true) { return heap_flag(NMC_HEAP_POPULATE, wanted); }
+  /// Of an embedded store: memory of the program is its one heap, as much as `heap_bytes` and `heap_offset` say, until the store is destroyed.
+  StoreConfig& lend_host_ptr(void* ptr) { return lend(NMC_IMPORT_HOST_PTR, -1, ptr); }
+  StoreConfig& lend_host_fd(int fd) { return lend(NMC_IMPORT_HOST_FD, fd, nullptr); }
+  StoreConfig& lend_cuda_ptr(void* ptr) { return lend(NMC_IMPORT_CUDA_PTR, -1, ptr); }
+  StoreConfig& lend_cuda_fd(int fd) { return lend(NMC_IMPORT_CUDA_FD, fd, nullptr); }
 
   const nmc_store_config_t& c() const noexcept { return c_; }
 
@@ -151,6 +86,10 @@ class StoreConfig {
   StoreConfig& flag(uint32_t bit, bool wanted) {
     return c_.flags = wanted ? c_.flags | bit : c_.flags & ~bit, *this;
   }
+  StoreConfig& heap_flag(uint32_t bit, bool wanted) {
+    return c_.heap_flags = wanted ? c_.heap_flags | bit : c_.heap_flags & ~bit, *this;
+  }
+  StoreConfig& lend(uint32_t kind, int32_t fd, void* ptr) { return c_.heap_import = {kind, fd, ptr}, *this; }
   nmc_store_config_t c_ = NMC_STORE_CONFIG_INIT;
 };
 
@@ -169,7 +108,8 @@ class PutOptions {
   /// 0 to 3; lower ones are evicted first.
   PutOptions& priority(uint32_t value) { return c_.priority = value, *this; }
   /// How long a soft retention lasts.
-  PutOptions& ttl(std::chrono::milliseconds value) { return c_.ttl_ms = static_cast<uint64_t>(value.count()), *this; }
+  /// Zero is for ever; a time that is over is as short as can be.
+  PutOptions& ttl(std::chrono::milliseconds value) { return c_.ttl_ms = detail::ttl_ms(value), *this; }
   /// Waits so long for room if there is none; `default_timeout` is the store's call timeout.
   PutOptions& wait(std::chrono::milliseconds value) { return c_.wait_ms = value.count(), *this; }
   /// What is said about the object, up to NMC_MAX_METADATA bytes; refers to them. In a batch, about each.
@@ -193,115 +133,24 @@ class PutOptions {
 
 // ------------------------------------------------------------------------------------------------------ results --
 
-/// A value that was read: bytes that it owns. Like a vector, but nobody clears the memory before it is filled.
-class Buffer {
- public:
-  Buffer() = default;
-  explicit Buffer(size_t size) : data_(size == 0 ? nullptr : new std::byte[size]), size_(size), capacity_(size) {}
-  Buffer(Buffer&& other) noexcept
-      : data_(std::move(other.data_)),
-        size_(std::exchange(other.size_, 0)),
-        capacity_(std::exchange(other.capacity_, 0)) {}
-  Buffer& operator=(Buffer&& other) noexcept {
-    data_ = std::move(other.data_);
-    size_ = std::exchange(other.size_, 0);
-    capacity_ = std::exchange(other.capacity_, 0);
-    return *this;
-  }
-
-  std::byte* data() noexcept { return data_.get(); }
-  const std::byte* data() const noexcept { return data_.get(); }
-  size_t size() const noexcept { return size_; }
-  size_t capacity() const noexcept { return capacity_; }
-  bool empty() const noexcept { return size_ == 0; }
-  std::byte* begin() noexcept { return data(); }
-  std::byte* end() noexcept { return data() + size_; }
-  const std::byte* begin() const noexcept { return data(); }
-  const std::byte* end() const noexcept { return data() + size_; }
-  std::byte& operator[](size_t index) noexcept { return data_[index]; }
-  const std::byte& operator[](size_t index) const noexcept { return data_[index]; }
-  /// The same bytes as text.
-  std::string_view text() const noexcept { return {reinterpret_cast<const char*>(data()), size_}; }
-  /// Keeps only the first `size` bytes.
-  void resize(size_t size) noexcept { size_ = size < capacity_ ? size : capacity_; }
-
- private:
-  std::unique_ptr<std::byte[]> data_;
-  size_t size_ = 0;
-  size_t capacity_ = 0;
-};
-
-/// What became of the items of a batch, in both forms. A failed item does not stop the others; value() throws for the first.
-struct [[nodiscard]] Batch {
-  std::vector<nmc_status_t> items;
-  Failure failure;  ///< of the first item that failed
-
-  bool ok() const noexcept { return failure.status == NMC_OK; }
-  explicit operator bool() const noexcept { return ok(); }
-  nmc_status_t status() const noexcept { return failure.status; }
-  const std::string& message() const noexcept { return failure.message; }
-  void value() const {
-    if (!ok()) detail::raise(failure);
-  }
-};
-
-/// The same for a batch that makes something of each item; what failed items made is empty.
-template <class T>
-struct [[nodiscard]] BatchOf : Batch {
-  std::vector<T> values;
-
-  /// All of them. If one failed, the others are given back.
-  std::vector<T> value() && {
-    Batch::value();
-    return std::move(values);
-  }
-};
-
 /// Numbers about a store, and about each rank's heap.
 struct StoreStats : nmc_store_stats_t {
   std::vector<nmc_store_rank_stats_t> ranks;
 };
 
 namespace detail {
-/// Why a read gave nothing. A status that is no error has left no message.
-inline Failure missed(nmc_status_t status) {
-  if (status > 0) return Failure{status, "the object is still being written"};
-  return failure(status);
-}
-
-/// Runs a call on `n` items; `others` is the length of what goes with them.
-template <class B, class Call>
-B batch(size_t n, size_t others, Call call) {
-  B made;
-  if (n != others) {
-    const std::string text = std::to_string(n) + " keys do not go with " + std::to_string(others) + " others";
-    made.failure = {NMC_ERR_INVALID_ARG, text};
-    made.items.assign(n, NMC_ERR_INVALID_ARG);
-    return made;
-  }
-  constexpr nmc_status_t untouched = INT32_MIN;
-  made.items.assign(n, untouched);
-  const nmc_status_t status = call(made.items.data());
-  if (status != NMC_OK) made.failure = detail::missed(status);
-  for (nmc_status_t& item : made.items) {
-    if (item == untouched) item = status;  // the call as a whole was refused
-  }
-  return made;
-}
-
-/// Metadata, which `fetch` copies.
-template <class Fetch>
-nmc_status_t read_metadata(Buffer& found, Fetch fetch) {
-  found = Buffer(NMC_MAX_METADATA);
-  size_t bytes = 0;
-  const nmc_status_t status = fetch(found.data(), found.size(), &bytes);
-  if (status == NMC_OK) found.resize(bytes);
-  return status;
-}
-
 /// The runs of bytes that a value lies in: one as a rule, and then without an allocation.
 class Runs {
  public:
+  Runs() = default;
+  Runs(Runs&&) noexcept = default;
+  Runs& operator=(Runs&& other) noexcept {
+    if (this == &other) return *this;  // a vector that is moved to itself is empty
+    only_ = other.only_;
+    all_ = std::move(other.all_);
+    return *this;
+  }
+
   template <class Fetch>
   nmc_status_t read(const nmc_extent_t& only, uint32_t n, Fetch fetch) {
     only_ = only;
@@ -779,10 +628,11 @@ class BasicStore : public AnyStore {
   Out<void> remove_all() const { return Mode::done(nmc_store_remove_all(get())); }
   /// Counts as an access. False if there is no such object.
   Out<bool> touch(Key key) const { return was_there(nmc_store_touch(get(), key)); }
+  /// NMC_NOT_READY, as an error, of an object that is on disk only.
   Out<void> retain(Key key, Retain retain, uint32_t priority = 0,
                    std::chrono::milliseconds ttl = std::chrono::milliseconds(0)) const {
-    const auto ms = static_cast<uint64_t>(ttl.count());
-    return Mode::done(nmc_store_retain(get(), key, static_cast<uint32_t>(retain), priority, ms));
+    const uint64_t ms = detail::ttl_ms(ttl);
+    return really(nmc_store_retain(get(), key, static_cast<uint32_t>(retain), priority, ms));
   }
   Out<void> evict_until_below(int32_t rank, uint32_t permille) const {
     return Mode::done(nmc_store_evict_until_below(get(), rank, permille));
@@ -790,13 +640,14 @@ class BasicStore : public AnyStore {
 
   // ---- waiting ------------------------------------------------------------------------------------------------------
 
+  /// Until it can be pinned. NMC_NOT_READY, as an error, of an object that is on disk only: a get reads it, Tier::prefetch brings it back.
   Out<void> wait_ready(Key key, Wait wait = Wait::written, std::chrono::milliseconds timeout = default_timeout) const {
-    return Mode::done(nmc_store_wait_ready(get(), key, static_cast<uint32_t>(wait), timeout.count()));
+    return really(nmc_store_wait_ready(get(), key, static_cast<uint32_t>(wait), timeout.count()));
   }
   /// Until the first `pages` pages are ready.
   Out<void> wait_pages(Key key, uint32_t pages, Wait wait = Wait::written,
                        std::chrono::milliseconds timeout = default_timeout) const {
-    return Mode::done(nmc_store_wait_pages(get(), key, pages, static_cast<uint32_t>(wait), timeout.count()));
+    return really(nmc_store_wait_pages(get(), key, pages, static_cast<uint32_t>(wait), timeout.count()));
   }
   /// Queues a completion with `token` when the object can be read, or will not become so.
   Out<void> watch(Key key, uint64_t token, Wait wait = Wait::written) const {
@@ -979,6 +830,11 @@ class BasicStore : public AnyStore {
   static Out<size_t> read(nmc_status_t status, size_t bytes) {
     if (status != NMC_OK) return Mode::failure(detail::missed(status));
     return bytes;
+  }
+  /// Of a call that has done nothing where it says that the object is not ready.
+  static Out<void> really(nmc_status_t status) {
+    if (status > 0) return Mode::done(detail::missed(status));
+    return Mode::done(status);
   }
   static Out<bool> was_there(nmc_status_t status) {
     if (status == NMC_ERR_NOT_FOUND) return false;

@@ -58,8 +58,8 @@ class TierConfig {
   TierConfig& other_directory(bool wanted = true) { return flag(NMC_TIER_OTHER_DIRECTORY, wanted); }
   /// Puts return when their values are on disk.
   TierConfig& write_through(bool wanted = true) { return flag(NMC_TIER_WRITE_THROUGH, wanted); }
-  /// What leaves a full disk: NMC_TIER_EVICT_NONE, _FIFO or _LRU.
-  TierConfig& eviction(uint32_t value) { return c_.eviction = value, *this; }
+  /// What leaves a full disk: Evict::none, fifo or lru.
+  TierConfig& eviction(Evict value) { return c_.eviction = static_cast<uint32_t>(value), *this; }
   /// Reads after which a value comes back into memory; 1 for always, 0 for never.
   TierConfig& promote_after(uint32_t reads) { return c_.promote_after = reads, *this; }
   /// What is written ahead of its eviction: what was read so often, and has this priority at least.
@@ -227,7 +227,7 @@ class BasicTier : public AnyTier {
     BasicStaged<Mode> staged(get(), keys.size());
     const auto ms = ttl.count();
     // 0 would be the default.
-    const uint32_t time = ms < 1 ? 1 : ms > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(ms);
+    const uint64_t time = ms < 1 ? 1 : static_cast<uint64_t>(ms);
     const nmc_status_t status = nmc_tier_stage(get(), keys.data(), keys.size(), time, &staged.loan_, staged.values_.data(),
                                                staged.statuses_.data());
     // An item that failed is no failure of the call; if there is no loan because of something else, that is one.

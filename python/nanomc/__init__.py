@@ -18,7 +18,7 @@ from ._abi import KvCopy
 from ._library import library_path, version
 from .blocks import Blocks
 from .cache import NanoKVCache, NotReady, ObjMeta, TensorView
-from .client import Client, Location, Replica, Replicate, Segment
+from .client import Client, Drained, Location, Replica, Replicate, Segment
 from .ep import Ep, ep_bytes_needed, ep_group
 from .errors import NanomcError
 from .kv import KvCache, KvGroup, KvTable, kv_heap_bytes, kv_page_tokens
@@ -31,8 +31,8 @@ from .world import Master, World
 
 __version__ = constants.VERSION_STRING
 __all__ = [
-    "Array", "Blocks", "Client", "Ep", "KvCache", "KvCopy", "KvGroup", "KvTable", "Location", "Master", "NanoKVCache", "NanomcError",
-    "NotReady", "ObjMeta", "Replica", "Replicate", "Segment", "Staged", "Store", "TensorView", "Tier", "View", "World", "WritePlan",
-    "constants", "ep_bytes_needed", "ep_group", "errors", "kv_heap_bytes", "kv_page_tokens", "library_path", "log_to",
+    "Array", "Blocks", "Client", "Drained", "Ep", "KvCache", "KvCopy", "KvGroup", "KvTable", "Location", "Master", "NanoKVCache",
+    "NanomcError", "NotReady", "ObjMeta", "Replica", "Replicate", "Segment", "Staged", "Store", "TensorView", "Tier", "View", "World",
+    "WritePlan", "constants", "ep_bytes_needed", "ep_group", "errors", "kv_heap_bytes", "kv_page_tokens", "library_path", "log_to",
     "set_log_callback", "version",
 ]

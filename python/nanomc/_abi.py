@@ -103,16 +103,18 @@ DTYPE_FP8 = 3
 DTYPE_INT8 = 4
 #: Elements of element_bytes bytes that the library knows nothing else about.
 DTYPE_RAW = 5
-#: What is evicted first: what was stored or published first.
-EVICT_FIFO = 0
-#: What was used longest ago; a cached block of the KV cache that has been idle longest.
-EVICT_LRU = 1
-#: S3-FIFO: what is new passes a small queue first, and stays if it is used there or returns soon after it left. A scan does not push out what is read often.
-EVICT_S3FIFO = 2
+#: Nothing is evicted to make room: when the disk is full, offloading pauses, which full of nmc_tier_stats_t counts. SSD tier only.
+EVICT_NONE = 0
+#: What was stored, written or published first goes first.
+EVICT_FIFO = 1
+#: What was used longest ago: an object, the bucket on disk that nobody has read for the longest time, the cached block of the KV cache that has been idle longest.
+EVICT_LRU = 2
+#: S3-FIFO: what is new passes a small queue first, and stays if it is used there or returns soon after it left. A scan does not push out what is read often. Store and KV cache only.
+EVICT_S3FIFO = 3
 #: What was used least, in powers of two; among equals the one idle longest. KV cache only.
-EVICT_LFU = 3
+EVICT_LFU = 4
 #: What has the lowest priority; a priority lapses after its time to live. KV cache only.
-EVICT_PRIORITY = 4
+EVICT_PRIORITY = 5
 #: Something failed and a user will notice.
 LOG_ERROR = 1
 #: Something is wrong but was dealt with.
@@ -155,12 +157,8 @@ RANK_GONE = 3
 RANK_LEFT = 4
 #: Keep a CRC32C of every page and check it on every read by the library. It is stored by nmc_store_commit: an object that its program published by itself gives such reads NMC_NOT_READY until then.
 STORE_CHECKSUMS = 1
-#: Use huge pages for the heaps of an embedded store, if there are any.
-STORE_HUGE_PAGES = 2
-#: Fault the host heaps of an embedded store in when it is created, as NMC_HEAP_POPULATE does for a world.
-STORE_POPULATE = 4
 #: The store waits for its tier: while that is not open (nmc_tier_open in the process of the master), calls that store, remove or replace something return NMC_ERR_UNAVAILABLE, and so do reads of what is not in memory, instead of NMC_ERR_NOT_FOUND. For stores that begin with what a directory has: without it, other ranks may store a key that is on disk before that is known. Counts in the process of the master; others ignore it.
-STORE_WAIT_FOR_TIER = 8
+STORE_WAIT_FOR_TIER = 2
 #: Store the value in one run of pages.
 PUT_CONTIGUOUS = 1
 #: Take the place of an object with the same key; readers see the old value until the new one is complete.
@@ -217,12 +215,6 @@ TIER_BACKEND_FILE = 1
 TIER_BACKEND_OFFSET = 2
 #: Keeps nothing: what is written is gone. To measure what the rest costs.
 TIER_BACKEND_NOOP = 3
-#: Nothing leaves the disk to make room: when it is full, offloading pauses, which full of nmc_tier_stats_t counts.
-TIER_EVICT_NONE = 0
-#: The bucket goes first that was written first.
-TIER_EVICT_FIFO = 1
-#: The bucket goes first that nobody has read for the longest time.
-TIER_EVICT_LRU = 2
 #: Values are on disk, safe from a power loss.
 TIER_STORED = 1
 #: Values were taken from the disk to make room, or by nmc_tier_evict. Those that are in memory are still there.
@@ -349,19 +341,15 @@ EP_DISPATCH_SAME = 0
 EP_DISPATCH_FP8 = 1
 #: Rows travel as fp8 with scales that the caller gives.
 EP_DISPATCH_FP8_GIVEN = 2
-#: Weights are fp32.
-EP_WEIGHTS_FP32 = 0
-#: Weights are fp16.
-EP_WEIGHTS_FP16 = 1
 #: Trap in the kernel that finds an error, instead of reporting it. For debugging: the context is lost.
 EP_TRAP = 1
 #: Do not count tokens per expert.
 EP_NO_LOAD = 2
 #: Give rows to return memory of their own. Without it y of nmc_ep_recv_buffers_t is its x: a row goes back from where it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
 EP_SEPARATE_Y = 4
-#: Let kernels that are launched with programmatic stream serialization be placed while a dispatch before them waits, a combine sums, or a pack or a scatter ends, although other processes share the device. Faster, and needs half of the room: blocks 16 for 8 ranks on an H200. What the program itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group. Without other processes on the device kernels are always placed early.
+#: Let kernels that are launched with programmatic stream serialization be placed from the beginning of a dispatch before them on, while a combine sums, or a pack or a scatter ends, although other processes share the device. Faster, and needs half of the room: blocks 16 for 8 ranks on an H200. What the program itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group. A launch for all ranks of the group that use the device places the next one early in any case.
 EP_EARLY = 8
-#: Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of the system's, which are slow while several processes use the device. PTX promises this scope to threads of one program only; that it holds between processes, too, follows from the one L2 cache that they share and was tested, but nobody promises it (docs/ep.md). Has no effect if ranks are on several devices. Ranks of one process on one device always use it.
+#: Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of the system's, which are slow while several processes use the device. PTX promises this scope to threads of one program only; that it holds between processes, too, follows from the one L2 cache that they share and was tested, but nobody promises it (docs/ep.md). Has no effect if ranks are on several devices. Ranks of one process on one device use it in any case, if they are of a local world or made by one nmc_ep_create_ranks.
 EP_DEVICE_SCOPE = 16
 
 #: Names of statuses by number.
@@ -401,7 +389,7 @@ DEFAULTS: Dict[str, Dict[str, Union[int, float]]] = {
     'nmc_world_config_t': {'rank': -1, 'world_size': 1, 'heap_kind': 1, 'heap_import.1': -1, 'device': -1, 'device_rank': -1, 'words_per_rank': -1, 'join_timeout_ms': -1, 'drain_ms': -1, 'service_cpu': -1},
     'nmc_world_info_t': {},
     'nmc_rank_info_t': {},
-    'nmc_store_config_t': {'high_permille': -1, 'low_permille': -1, 'watchdog_ms': -1, 'heap_kind': 1, 'device': -1, 'attach_timeout_ms': -1, 'call_timeout_ms': -1},
+    'nmc_store_config_t': {'eviction': 1, 'high_permille': -1, 'low_permille': -1, 'watchdog_ms': -1, 'heap_kind': 1, 'device': -1, 'attach_timeout_ms': -1, 'call_timeout_ms': -1, 'heap_import.1': -1},
     'nmc_put_options_t': {'preferred_segment': -1},
     'nmc_retry_hint_t': {},
     'nmc_store_rank_stats_t': {},
@@ -417,7 +405,7 @@ DEFAULTS: Dict[str, Dict[str, Union[int, float]]] = {
     'nmc_segment_t': {},
     'nmc_placement_t': {},
     'nmc_kv_group_t': {'dtype': 1},
-    'nmc_kv_config_t': {'tokens_per_block': 16, 'eviction': 1, 'heap_kind': 1, 'device': -1},
+    'nmc_kv_config_t': {'tokens_per_block': 16, 'eviction': 2, 'heap_kind': 1, 'device': -1},
     'nmc_kv_open_t': {},
     'nmc_kv_opened_t': {},
     'nmc_kv_append_t': {},

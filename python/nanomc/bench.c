@@ -50,7 +50,7 @@ int main(void) {
   nmc_store_config_t config = NMC_STORE_CONFIG_INIT;
   config.heap_bytes = 64 << 20;
   config.page_bytes = 4096;
-  config.flags = NMC_STORE_POPULATE;
+  config.heap_flags = NMC_HEAP_POPULATE;
   check(nmc_store_create(NULL, &config, &store), "nmc_store_create");
   memset(small, 'x', sizeof small);
   memset(large, 'y', 1 << 20);

@@ -9,12 +9,13 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 from . import _abi
 from ._library import (NULL, Handle, Key, address_of, check, expect, failure, ffi, key_bytes, key_slices, lib, slice_of, struct,
-                       text_bytes)
+                       text_bytes, text_of)
 from .calls import Calls
 from .errors import error_of
-from .memory import Memory, readable, writable
-from .store import _RAISE, Default, Store, _strict, _told
+from .memory import Memory, cuda_device_of, readable, writable
+from .store import _LONGEST_MS, _RAISE, Default, Store, _strict, _told
 from .tier import _bytes, _Call
+from .world import wait_in_slices
 
 _SCRATCH = 64 << 10  # values up to this size are read with one call
 
@@ -40,11 +41,29 @@ class Segment:
     media: int
     #: SEGMENT_OK, SEGMENT_DRAINING or SEGMENT_GONE.
     state: int
-    #: NUMA node or device; -1 if that is not known.
+    #: NUMA node, or CUDA device, as it was when its node joined; -1 if that was not known.
     near: int
     capacity: int
     #: As its node said last.
     used: int
+    #: The machine that has it: the address by which others reach its node.
+    host: str
+    #: Whether that is this client's machine.
+    here: bool
+
+
+@dataclass(frozen=True)
+class Drained:
+    """How far a drain is; true if nothing is left."""
+
+    done: bool
+    #: Objects, as far as that is known.
+    left: int
+    #: What is left, in words, the first objects by their names.
+    what: str
+
+    def __bool__(self) -> bool:
+        return self.done
 
 
 @dataclass(frozen=True)
@@ -108,15 +127,26 @@ def _pieces(kind: str, keys: Sequence[Key], addresses: Sequence[int], sizes: Seq
     return ffi.new(kind, [(ffi.cast("void *", a), n) for a, n in zip(addresses, sizes)] or 1)
 
 
-def _host(memory: Memory) -> Memory:
-    if memory.cuda:
-        raise ValueError(f"{memory.nbytes} bytes are on a GPU: a client moves host memory, so copy them with .cpu() first")
+def _here(memory: Memory) -> Memory:
+    """Memory that a call takes: of the host, or of a GPU that this process can reach. The library takes any other for the host's."""
+    if memory.cuda and memory.nbytes and cuda_device_of(memory.address) < 0:
+        raise error_of(_abi.ERR_UNSUPPORTED,
+                       f"{memory.nbytes} bytes at {memory.address:#x} are on a GPU, and no CUDA driver of this process knows that memory")
     return memory
+
+
+def _lists(kind: str, keys: Sequence[Key], values: Sequence[Sequence[Any]], memory: Callable[[Any], Memory]) -> Tuple[Any, Any, Any]:
+    """The pieces of several values as an array of nmc_slice_t or nmc_buffer_t, how many each has, and what must be kept."""
+    _same(keys, values)
+    parts = [[_here(memory(piece)) for piece in value] for value in values]
+    pieces = [(part.pointer, part.nbytes) for value in parts for part in value]
+    return ffi.new(kind, pieces or 1), ffi.new("size_t[]", [len(value) for value in parts] or 1), parts
 
 
 class Client:
     """Takes part in a cluster. `master_server` lists masters: `host`, `host:port` or `unix:/path`, with commas between. The other
-    arguments are the fields of nmc_client_config_t. Nobody is contacted yet. Values are anything with a buffer in host memory."""
+    arguments are the fields of nmc_client_config_t. Nobody is contacted yet. Values are anything with a buffer in host memory, and for calls
+    that wait torch tensors and other memory of a GPU too."""
 
     def __init__(self, master_server: str, *, local_hostname: str = "", metadata_server: str = "", protocol: str = "",
                  device_names: str = "", token: Union[str, bytes] = b"", namespace: Key = b"", timeout_ms: int = -1,
@@ -139,12 +169,15 @@ class Client:
             setattr(config, name, slice_of(keep[-1]))
         out = ffi.new("nmc_client_t **")
         check(lib.nmc_client_open(config, out))
-        self._handle = Handle(out[0], "client", lib.nmc_client_close)
+        #: Memory of the program that is a segment, by the name it was mounted with; kept as long as the library has it.
+        self._lent: List[Tuple[str, Any]] = []
+        self._handle = Handle(out[0], "client", lib.nmc_client_close, self._lent)
         self._calls = Calls(self._handle)
 
     def close(self) -> None:
         """Ends it: its nodes leave the cluster. May be called again."""
         self._calls.close(self._handle.close)
+        self._lent.clear()
 
     @property
     def closed(self) -> bool:
@@ -158,15 +191,29 @@ class Client:
 
     # ---- nodes
 
-    def mount(self, name: str = "", *, heap_bytes: int, page_bytes: int = 0, max_objects: int = 0, key_slab_bytes: int = 0,
-              eviction: int = _abi.EVICT_FIFO, checksums: bool = False, huge_pages: bool = False, populate: bool = False,
-              high_permille: int = -1, low_permille: int = -1) -> None:
-        """Gives the cluster memory of this process, as a segment; without a name it is called `host:port`."""
-        flags = checksums * _abi.STORE_CHECKSUMS | huge_pages * _abi.STORE_HUGE_PAGES | populate * _abi.STORE_POPULATE
+    def mount(self, name: str = "", *, heap_bytes: int = 0, memory: Any = None, page_bytes: int = 0, max_objects: int = 0,
+              key_slab_bytes: int = 0, eviction: int = _abi.EVICT_FIFO, checksums: bool = False, huge_pages: bool = False,
+              populate: bool = False, high_permille: int = -1, low_permille: int = -1, world_size: int = 0,
+              heap_kind: int = _abi.HEAP_HOST, device: int = -1) -> None:
+        """Gives the cluster memory of this process, as a segment; without a name it is called `host:port`. It is on a GPU with `heap_kind` HEAP_CUDA.
+
+        `memory` is memory of yours instead: a writable buffer, or a tensor on a GPU; the library has all of it, or its first `heap_bytes`
+        bytes, and it is kept, until `unmount` or `close`. Nobody else may use it meanwhile."""
+        heap_flags = huge_pages * _abi.HEAP_HUGE_PAGES | populate * _abi.HEAP_POPULATE
         config = struct("nmc_store_config_t", heap_bytes=heap_bytes, page_bytes=page_bytes, max_objects=max_objects,
-                        key_slab_bytes=key_slab_bytes, eviction=eviction, flags=flags, high_permille=high_permille,
-                        low_permille=low_permille)
-        check(lib.nmc_client_mount(self._handle.raw, slice_of(text_bytes(name, "name")), config))
+                        key_slab_bytes=key_slab_bytes, eviction=eviction, flags=checksums * _abi.STORE_CHECKSUMS, heap_flags=heap_flags,
+                        high_permille=high_permille, low_permille=low_permille, world_size=world_size, heap_kind=heap_kind, device=device)
+        text, lent = text_bytes(name, "name"), None
+        if memory is not None:
+            lent = _here(writable(memory))
+            if heap_bytes > lent.nbytes:
+                raise ValueError(f"heap_bytes {heap_bytes} is more than the memory has, {lent.nbytes} bytes")
+            config.heap_bytes = heap_bytes or lent.nbytes
+            config.heap_kind = _abi.HEAP_CUDA if lent.cuda else _abi.HEAP_HOST
+            config.heap_import = (_abi.IMPORT_CUDA_PTR if lent.cuda else _abi.IMPORT_HOST_PTR, -1, lent.pointer)
+        check(lib.nmc_client_mount(self._handle.raw, slice_of(text), config))
+        if lent is not None:
+            self._lent.append((name, lent))
 
     def attach_store(self, name: str, store: Store) -> None:
         """Makes a node of a store that the program has: what is put into it others find, and they put to it."""
@@ -184,13 +231,21 @@ class Client:
     def unmount(self, name: str) -> None:
         """Takes a node of this client out of the cluster; `drain` first copies what is only there."""
         check(lib.nmc_client_unmount(self._handle.raw, slice_of(text_bytes(name, "name"))))
+        for lent in [lent for lent in self._lent if lent[0] == name][:1]:
+            self._lent.remove(lent)
 
-    def drain(self, segment: str) -> bool:
-        """Closes a segment, for its own programs too, and has what is only there copied. Whether nothing is left: ask again until then."""
-        status = lib.nmc_client_drain(self._handle.raw, slice_of(text_bytes(segment, "segment")), NULL)
+    def drain(self, segment: str, timeout_ms: int = 0) -> Drained:
+        """Closes a segment, for its own programs too, and has what is only there copied. Waits up to `timeout_ms` until nothing is left, -1 for as
+        long as it takes. What it gives is true then, and else says what is left: ask again."""
+        name, left = text_bytes(segment, "segment"), ffi.new("uint64_t *")
+
+        def ask(ms: int) -> int:
+            return int(lib.nmc_client_drain(self._handle.raw, slice_of(name), ms, left))
+
+        status = ask(timeout_ms) if timeout_ms < -1 else wait_in_slices(ask, _LONGEST_MS if timeout_ms == -1 else timeout_ms)
         if status < 0:
             raise failure(status)
-        return bool(status == 0)
+        return Drained(status == 0, int(left[0]), text_of(lib.nmc_last_error_message()) if status else "")
 
     def undrain(self, segment: str) -> None:
         """Gives a drain up: the segment takes values again."""
@@ -217,7 +272,7 @@ class Client:
 
     def put_slices(self, key: Key, values: Sequence[Any], replicate: Optional[Replicate] = None) -> None:
         """Stores one value from several pieces of memory, one after the other."""
-        parts = [_host(readable(value)) for value in values]
+        parts = [_here(readable(value)) for value in values]
         slices = ffi.new("nmc_slice_t[]", [(part.pointer, part.nbytes) for part in parts])
         options, keep = _options(replicate)
         check(lib.nmc_client_put(self._handle.raw, slice_of(key_bytes(key)), slices, len(parts), options))
@@ -254,7 +309,7 @@ class Client:
 
     def get_slices(self, key: Key, buffers: Sequence[Any]) -> int:
         """The same into several buffers, one after the other."""
-        parts = [_host(writable(buffer)) for buffer in buffers]
+        parts = [_here(writable(buffer)) for buffer in buffers]
         array = ffi.new("nmc_buffer_t[]", [(part.pointer, part.nbytes) for part in parts])
         out = ffi.new("uint64_t *")
         check(self._get(key_bytes(key), array, len(parts), out))
@@ -263,6 +318,26 @@ class Client:
     def _get(self, name: bytes, buffers: Any, count: int, size: Any) -> int:
         status: int = lib.nmc_client_get(self._handle.raw, slice_of(name), buffers, count, size)
         return status
+
+    def metadata(self, key: Key) -> bytes:
+        """What was said about a value when it was put (`Replicate.metadata`), without a byte of it; empty if nothing. A key that is missing
+        raises NotFound."""
+        buffer, size = ffi.new("char[]", _abi.MAX_METADATA), ffi.new("size_t *")
+        check(lib.nmc_client_get_metadata(self._handle.raw, slice_of(key_bytes(key)), buffer, _abi.MAX_METADATA, size))
+        return bytes(ffi.unpack(buffer, size[0]))
+
+    def get_with_metadata(self, key: Key) -> Tuple[bytes, bytes]:
+        """A value, and what was said about it by the put that it is of."""
+        said, size, found = ffi.new("char[]", _abi.MAX_METADATA), ffi.new("size_t *"), ffi.new("uint64_t *", _SCRATCH)
+        name = key_bytes(key)
+        while True:
+            value = bytes(found[0])  # nobody else has seen it yet, so it can still be written
+            into = ffi.new("nmc_buffer_t *", (ffi.from_buffer(value), len(value)))
+            status = lib.nmc_client_get_with_metadata(
+                self._handle.raw, slice_of(name), into, 1, (said, _abi.MAX_METADATA), found, size)
+            if status != _abi.ERR_TOO_SMALL:
+                check(status)
+                return value if found[0] == len(value) else value[: found[0]], bytes(ffi.unpack(said, size[0]))
 
     def exists(self, key: Key) -> bool:
         status = lib.nmc_client_exists(self._handle.raw, slice_of(key_bytes(key)))
@@ -301,21 +376,29 @@ class Client:
                   strict: bool = True) -> List[int]:
         """Stores many values. Returns the status of each; with `strict` the first failure is raised."""
         _same(keys, values)
-        parts = [_host(readable(value)) for value in values]
+        parts = [_here(readable(value)) for value in values]
         slices = ffi.new("nmc_slice_t[]", [(part.pointer, part.nbytes) for part in parts] or 1)
         return _strict(self._put_batch(keys, slices, replicate), strict)
 
+    def put_slices_batch(self, keys: Sequence[Key], values: Sequence[Sequence[Any]], replicate: Optional[Replicate] = None, *,
+                         strict: bool = True) -> List[int]:
+        """The same, each value from several pieces of memory, one after the other."""
+        slices, counts, kept = _lists("nmc_slice_t[]", keys, values, readable)
+        told = self._put_batch(keys, slices, replicate, counts)
+        del kept
+        return _strict(told, strict)
+
     def put_batch_from(self, keys: Sequence[Key], addresses: Sequence[int], sizes: Sequence[int],
                        replicate: Optional[Replicate] = None) -> List[int]:
-        """The same from addresses. The status of each."""
+        """The same from addresses, of the host or a GPU. The status of each."""
         slices = _pieces("nmc_slice_t[]", keys, addresses, sizes)
         return self._put_batch(keys, slices, replicate)
 
-    def _put_batch(self, keys: Sequence[Key], slices: Any, replicate: Optional[Replicate]) -> List[int]:
+    def _put_batch(self, keys: Sequence[Key], slices: Any, replicate: Optional[Replicate], counts: Any = NULL) -> List[int]:
         names, kept = key_slices(keys)
         options, keep = _options(replicate)
         statuses = ffi.new("nmc_status_t[]", len(keys) or 1)
-        status = lib.nmc_client_put_batch(self._handle.raw, names, slices, len(keys), options, statuses)
+        status = lib.nmc_client_put_batch(self._handle.raw, names, slices, counts, len(keys), options, statuses)
         del kept, keep
         return _told(status, statuses, len(keys), False)
 
@@ -342,14 +425,44 @@ class Client:
         return found
 
     def get_batch_into(self, keys: Sequence[Key], addresses: Sequence[int], sizes: Sequence[int]) -> Tuple[List[int], List[int]]:
-        """Many values into memory at these addresses. The status of each, and its size."""
+        """Many values into memory at these addresses, of the host or a GPU. The status of each, and its size."""
+        return self._get_batch(keys, _pieces("nmc_buffer_t[]", keys, addresses, sizes))
+
+    def get_slices_batch(self, keys: Sequence[Key], buffers: Sequence[Sequence[Any]]) -> Tuple[List[int], List[int]]:
+        """Many values, each into several pieces of memory, one after the other. The status of each, and its size."""
+        array, counts, kept = _lists("nmc_buffer_t[]", keys, buffers, writable)
+        told = self._get_batch(keys, array, counts)
+        del kept
+        return told
+
+    def _get_batch(self, keys: Sequence[Key], buffers: Any, counts: Any = NULL) -> Tuple[List[int], List[int]]:
         names, kept = key_slices(keys)
-        buffers = _pieces("nmc_buffer_t[]", keys, addresses, sizes)
         got = ffi.new("uint64_t[]", len(keys) or 1)
         statuses = ffi.new("nmc_status_t[]", len(keys) or 1)
-        status = lib.nmc_client_get_batch(self._handle.raw, names, buffers, len(keys), got, statuses)
+        status = lib.nmc_client_get_batch(self._handle.raw, names, buffers, counts, len(keys), got, statuses)
         del kept
         return _told(status, statuses, len(keys), False), [int(got[at]) for at in range(len(keys))]
+
+    def metadata_batch(self, keys: Sequence[Key]) -> List[Optional[bytes]]:
+        """`metadata` of many values; None for those that are missing."""
+        names, kept = key_slices(keys)
+        room = ffi.new("char[]", _abi.MAX_METADATA * len(keys) or 1)
+        buffers = ffi.new("nmc_buffer_t[]", [(room + _abi.MAX_METADATA * at, _abi.MAX_METADATA) for at in range(len(keys))] or 1)
+        sizes, statuses = ffi.new("size_t[]", len(keys) or 1), ffi.new("nmc_status_t[]", len(keys) or 1)
+        status = lib.nmc_client_get_metadata_batch(self._handle.raw, names, buffers, len(keys), sizes, statuses)
+        del kept
+        told = _told(status, statuses, len(keys), False)
+        _strict([0 if one == _abi.ERR_NOT_FOUND else one for one in told], True)
+        return [None if one else bytes(ffi.buffer(room + _abi.MAX_METADATA * at, sizes[at])) for at, one in enumerate(told)]
+
+    def remove_batch(self, keys: Sequence[Key], *, wait: bool = True, strict: bool = True) -> List[int]:
+        """Removes many objects. Returns the status of each: OK, or IN_PROGRESS where `remove` gives False; with `strict` the first failure is
+        raised, also that a key is missing."""
+        names, kept = key_slices(keys)
+        statuses = ffi.new("nmc_status_t[]", len(keys) or 1)
+        status = lib.nmc_client_remove_batch(self._handle.raw, names, len(keys), 0 if wait else _abi.REMOVE_ASYNC, statuses)
+        del kept
+        return _no_failure(_told(status, statuses, len(keys), False), strict)
 
     def exists_batch(self, keys: Sequence[Key]) -> List[bool]:
         names, kept = key_slices(keys)
@@ -362,7 +475,7 @@ class Client:
 
     async def aput(self, key: Key, value: Any, replicate: Optional[Replicate] = None) -> None:
         """`put` for asyncio. The value must not change until it has returned."""
-        name, part = key_bytes(key), _host(readable(value))
+        name, part = key_bytes(key), _here(readable(value))
         one = ffi.new("nmc_slice_t *", (part.pointer, part.nbytes))
         options, keep = _options(replicate)
         status, _ = await self._calls.run(
@@ -387,7 +500,7 @@ class Client:
 
     async def aget_into(self, key: Key, dst: Any) -> int:
         """`get_into` for asyncio. The memory is the library's until it has returned."""
-        name, part = key_bytes(key), _host(writable(dst))
+        name, part = key_bytes(key), _here(writable(dst))
         status, got = await self._aget(name, part.pointer, part.nbytes, part)
         _ended(status, name)
         return got
@@ -406,17 +519,34 @@ class Client:
             _ended(status, name)
         return status == 0
 
+    async def aremove_batch(self, keys: Sequence[Key], *, wait: bool = True, strict: bool = True) -> List[int]:
+        """`remove_batch` for asyncio."""
+        names, kept = key_slices(keys)
+        statuses = ffi.new("nmc_status_t[]", len(keys) or 1)
+        count, flags = len(keys), 0 if wait else _abi.REMOVE_ASYNC
+        await self._calls.run(
+            lambda token: lib.nmc_client_submit_remove_batch(self._handle.raw, names, count, flags, token, statuses), (kept, statuses))
+        return _no_failure([int(statuses[at]) for at in range(count)], strict)
+
+    async def ametadata(self, key: Key) -> bytes:
+        """`metadata` for asyncio."""
+        name, room = key_bytes(key), ffi.new("char[]", _abi.MAX_METADATA)
+        status, size = await self._calls.run(
+            lambda token: lib.nmc_client_submit_get_metadata(self._handle.raw, slice_of(name), room, _abi.MAX_METADATA, token), room)
+        _ended(status, name)
+        return bytes(ffi.unpack(room, size))
+
     async def aput_batch(self, keys: Sequence[Key], values: Sequence[Any], replicate: Optional[Replicate] = None, *,
                          strict: bool = True) -> List[int]:
         """`put_batch` for asyncio. The values must not change until it has returned."""
         _same(keys, values)
-        parts = [_host(readable(value)) for value in values]
+        parts = [_here(readable(value)) for value in values]
         slices = ffi.new("nmc_slice_t[]", [(part.pointer, part.nbytes) for part in parts] or 1)
         names, kept = key_slices(keys)
         options, keep = _options(replicate)
         statuses = ffi.new("nmc_status_t[]", len(keys) or 1)
         status, _ = await self._calls.run(
-            lambda token: lib.nmc_client_submit_put_batch(self._handle.raw, names, slices, len(keys), options, statuses, token),
+            lambda token: lib.nmc_client_submit_put_batch(self._handle.raw, names, slices, NULL, len(keys), options, token, statuses),
             (parts, slices, kept, keep, statuses))
         if strict:
             _ended(status, f"one of {len(keys)} keys")
@@ -436,7 +566,8 @@ class Client:
             got, statuses = ffi.new("uint64_t[]", len(left)), ffi.new("nmc_status_t[]", len(left))
 
             def submit(token: int, count: int = len(left), arrays: Tuple[Any, ...] = (names, buffers, got, statuses)) -> int:
-                status: int = lib.nmc_client_submit_get_batch(self._handle.raw, arrays[0], arrays[1], count, arrays[2], arrays[3], token)
+                status: int = lib.nmc_client_submit_get_batch(
+                    self._handle.raw, arrays[0], arrays[1], NULL, count, token, arrays[2], arrays[3])
                 return status
 
             await self._calls.run(submit, (memory, buffers, kept, got, statuses))
@@ -517,7 +648,8 @@ class Client:
 
 
 def _segment(one: Any) -> Segment:
-    return Segment(_bytes(one.name).decode(), int(one.media), int(one.state), int(one.near), int(one.capacity), int(one.used))
+    return Segment(_bytes(one.name).decode(), int(one.media), int(one.state), int(one.near), int(one.capacity), int(one.used),
+                   _bytes(one.host).decode(), bool(one.here))
 
 
 # Callbacks that the library may still call, by the number that it knows them by.
@@ -530,6 +662,12 @@ def _released(user: Any) -> None:
 
 
 _RELEASED = ffi.callback("void(void *)", _released)
+
+
+def _no_failure(told: List[int], strict: bool) -> List[int]:
+    """The statuses of a batch; with `strict` the first failure is raised. What is in progress has not failed."""
+    _strict([min(status, 0) for status in told], strict)
+    return told
 
 
 def _ended(status: int, what: Union[bytes, str]) -> None:

@@ -145,7 +145,7 @@ class Ep:
         self.t_cap = config.t_cap or max(256 // self.ranks, 1)
         self._dtype = _DTYPES[config.dtype]
         self._fp8 = config.dispatch != _abi.EP_DISPATCH_SAME
-        self._weights = "float16" if config.weights == _abi.EP_WEIGHTS_FP16 else "float32"
+        self._weights = "float16" if config.weights == _abi.DTYPE_FP16 else "float32"
         self._sizes = struct("nmc_ep_bytes_t")
         check(lib.nmc_ep_bytes_needed(config, info.world_size, 0, self._sizes))
         self._row_bytes = self.hidden * type_bytes(self._dtype)

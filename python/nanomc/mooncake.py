@@ -28,7 +28,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 from . import _abi
 from ._library import _LOCKED, address_of, ffi
 from .client import Client, Replicate
-from .errors import ClosedError, NanomcError, NotFound
+from .errors import ClosedError, NanomcError, NotFound, error_of
 
 _LOG = logging.getLogger("nanomc.mooncake")
 _MIB = 1 << 20
@@ -360,7 +360,8 @@ class MooncakeDistributedStore:
         return OK
 
     def batch_remove(self, keys: Sequence[str], force: bool = False) -> List[int]:
-        return [self.remove(key) for key in keys]
+        """The number of each, as of `remove`."""
+        return _each(len(keys), lambda: [code_of(status) for status in self._open().remove_batch(keys, strict=False)])
 
     @_coded
     def remove_all(self, force: bool = False) -> int:
@@ -372,7 +373,7 @@ class MooncakeDistributedStore:
 
     @_coded
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
-        """Removes every object with a key in which the pattern is found, one after the other. How many. Keys are listed first: if there are
+        """Removes every object with a key in which the pattern is found. How many. Keys are listed first: if there are
         more than a million, nothing is removed, and INVALID_PARAMS says so."""
         client = self._open()
         try:
@@ -385,14 +386,11 @@ class MooncakeDistributedStore:
                 raise ValueError(f"there are more than {_MOST_KEYS} keys to look at")
             if pattern.search(key.decode("utf-8", "replace")):
                 wanted.append(key)
-        removed = 0
-        for key in wanted:
-            try:
-                client.remove(key)
-                removed += 1
-            except NotFound:  # somebody was faster
-                pass
-        return removed
+        told = client.remove_batch(wanted, strict=False)
+        for status in told:
+            if status < 0 and status != _abi.ERR_NOT_FOUND:  # then somebody was faster
+                raise error_of(status, f"{sum(one >= 0 for one in told)} of {len(told)} were removed")
+        return sum(status >= 0 for status in told)
 
     # ---- memory
 

@@ -78,13 +78,13 @@ class Store:
                  master_rank: int = 0, high_permille: int = -1, low_permille: int = -1, watchdog_ms: int = -1,
                  world_size: int = 0, heap_kind: int = _abi.HEAP_HOST, device: int = -1, attach_timeout_ms: int = -1,
                  call_timeout_ms: int = -1) -> None:
-        flags = (checksums * _abi.STORE_CHECKSUMS | huge_pages * _abi.STORE_HUGE_PAGES | populate * _abi.STORE_POPULATE
-                 | wait_for_tier * _abi.STORE_WAIT_FOR_TIER)
+        flags = checksums * _abi.STORE_CHECKSUMS | wait_for_tier * _abi.STORE_WAIT_FOR_TIER
+        heap_flags = huge_pages * _abi.HEAP_HUGE_PAGES | populate * _abi.HEAP_POPULATE
         config = struct(
             "nmc_store_config_t", heap_bytes=heap_bytes, heap_offset=heap_offset, key_slab_bytes=key_slab_bytes,
             page_bytes=page_bytes, max_objects=max_objects, pin_slots=pin_slots, eviction=eviction, flags=flags,
             master_rank=master_rank, high_permille=high_permille, low_permille=low_permille, watchdog_ms=watchdog_ms,
-            world_size=world_size, heap_kind=heap_kind, device=device, attach_timeout_ms=attach_timeout_ms,
+            world_size=world_size, heap_kind=heap_kind, device=device, heap_flags=heap_flags, attach_timeout_ms=attach_timeout_ms,
             call_timeout_ms=call_timeout_ms)
         if world is not None:
             expect(World, world, "world")

@@ -103,7 +103,7 @@ class Tier:
 
     def __init__(self, store: Store, directory: Optional[str] = None, *, max_objects: int = 0, capacity_bytes: int = 0,
                  bucket_bytes: int = 0, bucket_keys: int = 0, heartbeat_ms: int = 0, depth: int = 0, flags: int = 0,
-                 eviction: int = _abi.TIER_EVICT_NONE, promote_after: int = 0, admit_reads: int = 0, admit_priority: int = 0,
+                 eviction: int = _abi.EVICT_NONE, promote_after: int = 0, admit_reads: int = 0, admit_priority: int = 0,
                  backend: int = _abi.TIER_BACKEND_BUCKET, write_bytes_per_s: int = 0,
                  progress: Optional[Callable[[int, int], None]] = None) -> None:
         config = struct(

@@ -240,6 +240,17 @@ def test_a_client_of_a_cluster_waits_without_threads(master):
         with pytest.raises(errors.InvalidArgument):
             await client.aput_batch(["", "newer"], [b"1", b"2"])
         assert await client.aput_batch([], []) == [] and await client.aget_batch([]) == []
+        said = nanomc.Replicate(metadata=b"said")
+        await asyncio.gather(*(client.aput(f"m{i}", b"v", said) for i in range(50)))
+        assert await asyncio.gather(*(client.ametadata(f"m{i}") for i in range(50)), node.ametadata("m7")) == [b"said"] * 51
+        assert await client.ametadata("k3") == b""
+        with pytest.raises(errors.NotFound):
+            await client.ametadata("none")
+        assert await client.aremove_batch([f"m{i}" for i in range(40)] + ["none"], strict=False) == [0] * 40 + [c.ERR_NOT_FOUND]
+        with pytest.raises(errors.NotFound):
+            await client.aremove_batch(["none", "m40"])
+        assert await client.aremove_batch([f"m{i}" for i in range(41, 50)], wait=False) == [0] * 9 and list(client.keys("m")) == []
+        assert await client.aremove_batch([]) == []
         # More than may be under way: they wait for each other.
         assert await asyncio.gather(*(client.aget("k3") for _ in range(5000))) == [values[3]] * 5000
         assert not client._calls.waiting and not client._calls.readers

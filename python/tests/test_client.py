@@ -134,6 +134,135 @@ def test_keys_are_listed_page_by_page(master, node, client):
     assert client.remove_all() and list(client.keys()) == []
 
 
+def test_what_is_said_about_a_value_is_told(node, client):
+    most = os.urandom(c.MAX_METADATA)
+    client.put("said", b"v" * 200000, nanomc.Replicate(metadata=most))
+    client.put("none", b"")
+    for reader in (node, client):  # one has it, the other asks
+        assert reader.metadata("said") == most and reader.metadata("none") == b""
+        assert reader.get_with_metadata("said") == (b"v" * 200000, most) and reader.get_with_metadata("none") == (b"", b"")
+        assert reader.metadata_batch(["none", "missing", "said"]) == [b"", None, most] and reader.metadata_batch([]) == []
+        for missing in (reader.metadata, reader.get_with_metadata):
+            with pytest.raises(errors.NotFound):
+                missing("missing")
+        with pytest.raises(errors.InvalidArgument):
+            reader.metadata_batch(["said", ""])
+    with nanomc.Store(heap_bytes=4 << 20) as alone, client.open_store(alone, 20000) as far:
+        alone.put("near", b"n", metadata=b"here")
+        assert far.metadata("said") == most and far.metadata("near") == b"here"
+        for store in (alone, far):
+            with pytest.raises(errors.NotFound):
+                store.metadata("missing" if store is far else "said")
+    client.remove("said")
+    client.put("said", b"w", nanomc.Replicate(metadata=b"anew"))
+    assert node.metadata("said") == client.metadata("said") == b"anew"
+
+
+def test_many_are_removed_with_one_call(node, client):
+    keys = [f"r{i}" for i in range(600)]
+    for remover in (node, client):
+        client.put_batch(keys, [b"v"] * 600)
+        told = remover.remove_batch(keys[:300] + ["missing"], strict=False)
+        assert told == [0] * 300 + [c.ERR_NOT_FOUND] and client.exists_batch(keys) == [False] * 300 + [True] * 300
+        with pytest.raises(errors.NotFound) as raised:
+            remover.remove_batch(["missing", keys[300]])
+        assert raised.value.statuses == [c.ERR_NOT_FOUND, 0] and keys[300] not in client
+        assert remover.remove_batch(keys[301:], wait=False) == [0] * 299 and list(client.keys()) == []
+        assert remover.remove_batch([]) == []
+    with pytest.raises(errors.InvalidArgument):
+        client.remove_batch([""])
+
+
+def test_values_of_a_batch_may_lie_in_pieces(node, client):
+    assert client.put_slices_batch(["p0", "p1", "p2"], [[b"one ", b"two"], [], [b"x" * 70000]]) == [0, 0, 0]
+    assert client.get_batch(["p0", "p1", "p2"]) == [b"one two", b"", b"x" * 70000]
+    head, tail, all_of_it = bytearray(5), bytearray(10), bytearray(70000)
+    assert client.get_slices_batch(["p0", "none", "p2"], [[head, tail], [], [all_of_it]]) == ([0, c.ERR_NOT_FOUND, 0], [7, 0, 70000])
+    assert head + tail[:2] == b"one two" and all_of_it == b"x" * 70000
+    with pytest.raises(ValueError):
+        client.put_slices_batch(["a"], [])
+    with pytest.raises(TypeError):
+        client.put_slices_batch(["a"], [5])
+
+
+def test_a_drain_says_what_is_left_and_is_waited_for(master, node, client):
+    client.put_batch([f"d{i}" for i in range(6)], [b"v"] * 6)
+    begun = time.monotonic()
+    left = client.drain("a", 1200)
+    assert 1.1 < time.monotonic() - begun < 30
+    assert not left and left.left == 6 and sum(f'"d{i}"' in left.what for i in range(6)) == 4 and "and 2 more" in left.what
+    with pytest.raises(errors.InvalidArgument):
+        client.drain("a", -2)
+    with nanomc.Client(master, timeout_ms=20000) as other:
+        other.mount("b", heap_bytes=8 << 20)
+        done = client.drain("a", 60000)
+        assert done and done == nanomc.Drained(True, 0, "") and client.drain("a", -1)
+        node.unmount("a")
+        assert client.get_batch([f"d{i}" for i in range(6)]) == [b"v"] * 6
+
+
+class OnDevice:
+    """Says that it is memory of a GPU, at an address where nothing is."""
+
+    def __init__(self, nbytes, address=1 << 44):
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "strides": None, "version": 3}
+
+
+def test_memory_that_no_driver_knows_is_refused_before_anybody_touches_it(node, client):
+    import asyncio
+
+    far = OnDevice(100)
+    client.put("k", b"v")
+    calls = [lambda: client.put("g", far), lambda: client.put_slices("g", [b"x", far]), lambda: client.put_batch(["g"], [far]),
+             lambda: client.put_slices_batch(["g"], [[far]]), lambda: client.get_into("k", far), lambda: client.get_slices("k", [far]),
+             lambda: client.get_slices_batch(["k"], [[far]]), lambda: client.mount("g", memory=far)]
+    for call in calls:
+        with pytest.raises(errors.UnsupportedError, match="100 bytes at 0x100000000000 are on a GPU"):
+            call()
+    for wait in (lambda: client.aput("g", far), lambda: client.aget_into("k", far), lambda: client.aput_batch(["g"], [far])):
+        with pytest.raises(errors.UnsupportedError, match="100 bytes at 0x100000000000 are on a GPU"):
+            asyncio.run(wait())
+    assert "g" not in client and client.get("k") == b"v"
+    client.put("empty", OnDevice(0, 0))
+    assert client.get("empty") == b""
+
+
+def test_a_segment_may_be_on_a_gpu_or_lie_in_memory_of_the_program(master, node, client):
+    import ctypes
+    import mmap
+
+    if nanomc.memory.cuda_device_of(0) == -1 and not os.path.exists("/dev/nvidiactl"):
+        with pytest.raises(errors.UnsupportedError):
+            client.mount("gpu", heap_bytes=8 << 20, heap_kind=c.HEAP_CUDA, device=0)
+    memory = mmap.mmap(-1, 4 << 20)
+    client.mount("lent", memory=memory)
+    value = os.urandom(100000)
+    node.put("l", value, nanomc.Replicate(locations=["lent"]))
+    assert client.get("l") == node.get("l") == value and memory.find(value[:4096]) >= 0
+    assert {one.name: one.capacity for one in node.segments()}["lent"] == 4 << 20
+    with pytest.raises(BufferError):
+        memory.close()  # it is in use
+    client.unmount("lent")
+    assert not client._lent
+    memory[:] = b"m" * len(memory)
+    memory.close()
+    assert client.get("l", None) is None
+    part = bytearray(2 << 20)
+    client.mount("part", memory=part, heap_bytes=1 << 20, world_size=1)
+    node.put("l", value, nanomc.Replicate(locations=["part"]))
+    assert value[:4096] in bytes(part[: 1 << 20]) and not any(part[1 << 20 :])
+    client.close()
+    part.clear()  # nobody holds it
+    for wrong, raised in ((b"read-only", ValueError), (5, TypeError), (bytearray(100), errors.NanomcError)):
+        with pytest.raises(raised):
+            node.mount("wrong", memory=wrong)
+    with pytest.raises(ValueError):
+        node.mount("wrong", memory=bytearray(4096), heap_bytes=8192)
+    with pytest.raises(errors.InvalidArgument):
+        node.mount("wrong", memory=bytearray(1 << 20), world_size=2)
+    assert [name for name, _ in node._lent] == [] and ctypes.sizeof(ctypes.c_void_p) == 8
+
+
 def test_a_drain_that_is_given_up_opens_the_segment_again(node, client):
     assert not client.drain("a")  # its node has not heard of it
     with pytest.raises(errors.NoRoom):
@@ -187,6 +316,7 @@ def test_copies_segments_and_nodes(master, node, client):
     with nanomc.Store(heap_bytes=8 << 20, page_bytes=4096) as store, nanomc.Client(master, timeout_ms=20000) as other:
         other.attach_store("b", store)
         assert {one.name: one.state for one in client.segments()} == {"a": c.SEGMENT_OK, "b": c.SEGMENT_OK}
+        assert all(one.host == "127.0.0.1" and one.here for one in client.segments())
         client.put("two", b"v" * 5000, nanomc.Replicate(copies=2, retain=c.RETAIN_SOFT, priority=1, metadata=b"said"))
         copies = client.query("two")
         assert len(copies) == 2 and copies[0].put_id == copies[1].put_id and {one.nbytes for one in copies} == {5000}

@@ -41,7 +41,7 @@ def blob(text: bytes) -> bytes:
 
 
 class Owner:
-    """A framed connection: docs/cluster.md, "Messages"."""
+    """A framed connection: docs/protocol.md."""
 
     def __init__(self, endpoint: str) -> None:
         host, _, port = endpoint.rpartition(":")
@@ -51,23 +51,23 @@ class Owner:
 
     def ask(self, kind: int, message: bytes, value: bytes = b""):
         self.requests += 1
-        head = struct.pack("<4sIIIQQ", b"NMC\3", kind, len(message), 10000, self.requests, len(value))
+        head = struct.pack("<4sIIIQQ", b"NMC\5", kind, len(message), 10000, self.requests, len(value))
         self.file.write(head + message + value)
         self.file.flush()
         magic, kind, length, _, request, follows = struct.unpack("<4sIIIQQ", self.file.read(32))
-        assert magic == b"NMC\3" and request == self.requests
+        assert magic == b"NMC\5" and request == self.requests
         return kind, self.file.read(length), self.file.read(follows)
 
     def put(self, begun, at, key: bytes, value: bytes, hold: bool = False):
         words = struct.pack("<QQQQQI", begun.put_id, begun.term, at.incarnation, begun.after.term, begun.after.number, at.segment)
-        kind, said, _ = self.ask(PUT, words + blob(b"\0" + key) + struct.pack("<QI", len(value), 0) + blob(b"") + struct.pack("<?", hold), value)
+        kind, said, _ = self.ask(PUT, words + blob(b"\0" + key) + struct.pack("<QI", len(value), 0) + blob(b"") + struct.pack("<??", hold, at.exact), value)
         assert kind == PUT_DONE
         status, done = struct.unpack("<i?", said[:5])
         return status, struct.unpack("<QQIQQ", said[5:]) if done else None
 
     def fetch(self, name, key: bytes, length: int):
         words = struct.pack("<QQIQ", name.node, name.incarnation, name.index, name.epoch)
-        kind, said, value = self.ask(FETCH, words + blob(b"\0" + key) + struct.pack("<QQQIQI?", 0, 0, length, 0, 0, 0, False))
+        kind, said, value = self.ask(FETCH, words + blob(b"\0" + key) + struct.pack("<QQQIQI??", 0, 0, length, 0, 0, 0, False, False))
         assert kind == FETCHED
         return struct.unpack("<i", said[:4])[0], value
 

@@ -70,6 +70,10 @@ def test_the_calls_of_the_package(store):
     assert store.unregister_buffer(at) == 0 and store.unregister_buffer(at) < 0
     assert store.put_batch(["p1", "p2"], [b"1", b"22"]) == 0 and store.get_batch(["p1", "p2"]) == [b"1", b"22"]
     assert store.remove("none") == mooncake.OBJECT_NOT_FOUND and store.batch_remove(["p1", "none"]) == [0, mooncake.OBJECT_NOT_FOUND]
+    assert store.batch_remove([]) == [] and store.batch_remove(["p2", ""]) == [0, mooncake.INVALID_PARAMS] and store.put("p2", b"22") == 0
+    one_by_one, store._open().remove = store._open().remove, None  # many are removed with one call
+    assert store.put_batch(["q1", "q2"], [b"1", b"2"]) == 0 and store.batch_remove(["q1", "q2"]) == [0, 0]
+    store._open().remove = one_by_one
     assert store.put_batch([f"re/{i}" for i in range(20)], [b"v"] * 20) == 0
     assert store.remove_by_regex("^re/1[0-9]$") == 10 and store.is_exist("re/10") == 0 and store.is_exist("re/9") == 1
     assert store.remove_by_regex("^re/1[0-9]$") == 0 and store.remove_by_regex("(") == mooncake.INVALID_PARAMS
@@ -99,7 +103,7 @@ def test_what_cannot_be_is_a_number(master, caplog):
     store = MooncakeDistributedStore()
     assert store.put("k", b"v") < 0 and store.is_exist("k") == -1 and store.remove("k") < 0 and store.get_size("k") < 0
     assert store.initAll("tcp", "") < 0 and store.health_check() == 1 and store.get_hostname() == "" and store.get_batch(["k"]) == [b""]
-    assert store.batch_put_from(["k"], [0], [0]) == [-1] and store.batch_get_into(["k"], [0], [0]) == [-1] and store.close() == 0
+    assert store.batch_remove(["k", "j"]) == [-1, -1] and store.batch_put_from(["k"], [0], [0]) == [-1] and store.batch_get_into(["k"], [0], [0]) == [-1] and store.close() == 0
     with pytest.raises(errors.ClosedError):
         store.get("k")
     assert store.setup("localhost", "gopher://x", 0, 0, "tcp", "", master) == mooncake.INVALID_PARAMS

@@ -1,29 +1,19 @@
-//! What the allocators are compared with in tests: a flag a unit, random numbers, and promises that are told when broken.
+//! What the allocators are compared with in tests: a flag a unit, numbers of units, and promises that are told when broken.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use super::runs::Run;
+use crate::base::random::Random;
 
-/// The same numbers for the same seed.
-pub struct Random(pub u64);
-
-impl Random {
-    /// A number below `limit`.
-    pub fn below(&mut self, limit: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        u32::try_from(((self.0 >> 32) * u64::from(limit)) >> 32).unwrap()
-    }
-
-    /// Mostly short, often of a size class with two lengths, now and then anything up to `limit`.
-    pub fn count(&mut self, limit: u32) -> u32 {
-        let most = match self.below(8) {
-            0 => limit,
-            1 | 2 => limit.min(70),
-            3 => return limit.min(16 + self.below(2)),
-            4 => return limit.min(64 + self.below(2)),
-            _ => limit.min(12),
-        };
-        self.below(most + 1)
-    }
+/// How many to ask for: mostly few, often of a size class with two lengths, now and then anything up to `limit`.
+pub fn any_count(random: &mut Random, limit: u32) -> u32 {
+    let most = match random.below(8) {
+        0 => limit,
+        1 | 2 => limit.min(70),
+        3 => return limit.min(16 + random.below(2)),
+        4 => return limit.min(64 + random.below(2)),
+        _ => limit.min(12),
+    };
+    random.below(most + 1)
 }
 
 /// What the allocator should be: a flag a unit, set while it is in use.

@@ -4,9 +4,14 @@ pub mod crc;
 pub mod deadline;
 pub mod error;
 pub mod id;
+#[cfg(test)]
+pub mod largest;
 pub mod log;
 pub mod memory;
 pub mod point;
+pub mod queue;
+#[cfg(test)]
+pub mod random;
 pub mod status;
 mod sys;
 

@@ -1,10 +1,16 @@
 //! What a program holds: a client of the cluster, and the nodes that it has made of stores of its own. What those have is read without a
 //! message; everything else goes by way of the directory, to and from the owners.
+#![allow(unsafe_code, reason = "memory of the program, by address")]
 
+mod about;
 mod device;
+mod drain;
 mod peers;
 mod placement;
+mod removes;
 
+pub use about::What;
+pub use drain::Drained;
 pub use peers::Scope;
 pub use placement::{Placement, Placing};
 
@@ -16,12 +22,10 @@ use super::nixl::sys::Medium;
 use super::node::{self, Memory, NodeStore, Offer};
 use super::run::client::{Service, Task, is_refusal};
 use super::run::node as agent;
-use super::submit::{Calls, Completion, Sum, TOGETHER, TOGETHER_BYTES};
+use super::submit::{Calls, Completion, Numbered, Sum, TOGETHER, TOGETHER_BYTES};
 use super::told::Told;
 use super::types::{Media, Millis, ObjectKey, PutId, is_reserved};
-use super::wire::{
-    Drain, ListKeys, ListSegments, Listed, MAX_COPIES, Message, Metadata, Prefix, Replicate, Segment, Space,
-};
+use super::wire::{ListKeys, ListSegments, Listed, MAX_COPIES, Message, Metadata, Prefix, Replicate, Segment, Space};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
@@ -32,6 +36,7 @@ use crate::base::status::{
     nmc_status_t,
 };
 use crate::base::{log, memory};
+use crate::cuda::Ordinary;
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
 use crate::store::read::Look;
@@ -46,6 +51,8 @@ use std::time::Duration;
 
 /// The port of a master, if none is said.
 pub const MASTER_PORT: u16 = 50051;
+/// How often a value that is replaced meanwhile is read anew from a node of this client.
+const READS_HERE: usize = 16;
 /// Where nodes listen that have no port of their own: one of these that is free.
 const NODE_PORTS: std::ops::Range<u16> = 12300..14300;
 /// How long a NIXL agent that is to be renewed waits for what it sends: a call of a client waits for that.
@@ -97,7 +104,7 @@ pub struct Config {
     pub devices: String,
     /// See [`Settings::unfenced`].
     pub unfenced: bool,
-    /// See [`NodeStore::by_way_of_host`]; for none, only nodes with heaps on a GPU do that.
+    /// See [`NodeStore::by_way_of_host`]; for none, only nodes with heaps on a GPU do that. Memory of the program counts as a device's then, too.
     pub bounce: Option<u64>,
 }
 
@@ -170,7 +177,8 @@ impl<'a> Item<'a> {
 
     fn spans(&self) -> Result<Vec<Span>> {
         let size = |n: u64| usize::try_from(n).unwrap_or(0);
-        memory::collect(self.slices.iter().map(|slice| Span::new(size(slice.address), size(slice.bytes))))
+        // SAFETY: whoever calls vouches for its slices, as for a store (see `Pieces`), until the call has ended.
+        memory::collect(self.slices.iter().map(|slice| unsafe { Span::new(size(slice.address), size(slice.bytes)) }))
     }
 
     fn bytes(&self) -> Result<u64> {
@@ -181,24 +189,26 @@ impl<'a> Item<'a> {
 /// What came of reading a value.
 #[derive(Debug)]
 pub struct Got {
-    /// Bytes of the value, as far as that is known: also of one that did not fit.
+    /// Bytes of the value, as far as that is known: also of one that did not fit. Not where only its metadata was read.
     pub bytes: u64,
+    /// What its writer said about it, where that was wanted.
+    pub metadata: Vec<u8>,
     /// How it went.
     pub result: Result<()>,
 }
 
 impl Got {
     fn of(result: Result<()>) -> Self {
-        Self { bytes: 0, result }
+        Self { bytes: 0, metadata: Vec::new(), result }
     }
 
     fn whole(bytes: u64) -> Self {
-        Self { bytes, result: Ok(()) }
+        Self { bytes, metadata: Vec::new(), result: Ok(()) }
     }
 
     fn too_large(bytes: u64, room: u64) -> Self {
         let text = format!("the value has {bytes} bytes, and there is room for {room}");
-        Self { bytes, result: Err(Error::new(NMC_ERR_TOO_SMALL, text)) }
+        Self { bytes, metadata: Vec::new(), result: Err(Error::new(NMC_ERR_TOO_SMALL, text)) }
     }
 }
 
@@ -226,11 +236,13 @@ pub struct Cluster {
     masters: Vec<Address>,
     /// The address of this machine, by which others reach it.
     host: SocketAddr,
+    /// The same without a port: how nodes say where they are.
+    near: String,
     tls: Option<Arc<Identity>>,
     calls: Arc<Calls>,
     nodes: RwLock<Vec<Local>>,
     placements: Placements,
-    copiers: Copiers,
+    copiers: Arc<Copiers>,
     /// What was read here and is to go.
     told: Mutex<Told>,
     cancelled: AtomicBool,
@@ -274,9 +286,10 @@ impl Cluster {
         let service = Service::moving(core, &masters, Self::limits(&config, tls.as_ref()), mover)?;
         let calls = Calls::new(service, config.thread);
         let (nodes, told) = (RwLock::new(Vec::new()), Mutex::new(Told::default()));
-        let (placements, copiers) = (Placements::default(), Copiers::default());
+        let (placements, copiers) = (Placements::default(), Arc::new(Copiers::default()));
         let cancelled = AtomicBool::new(false);
-        Ok(Self { config, masters, host, tls, calls, nodes, placements, copiers, told, cancelled })
+        let near = host.ip().to_string();
+        Ok(Self { config, masters, host, near, tls, calls, nodes, placements, copiers, told, cancelled })
     }
 
     /// How NIXL is set up, if it is wanted: where anybody may come nothing leaves this machine.
@@ -285,10 +298,14 @@ impl Cluster {
         config.rdma.then(|| Settings { loopback, devices: config.devices.clone(), drain, unfenced: config.unfenced })
     }
 
-    /// Values are put from this memory, or read into it: NIXL needs no copy of them then. It stays as it is until it is taken back.
-    pub fn register(&self, first: usize, bytes: usize) -> Result<()> {
+    /// Values are put from this memory, or read into it: NIXL needs no copy of them then.
+    ///
+    /// # Safety
+    /// The memory stays where it is until it is taken back, or the client is gone.
+    pub unsafe fn register(&self, first: usize, bytes: usize) -> Result<()> {
         let medium = if self.config.rdma { device::medium(first, bytes)? } else { Medium::Host };
-        self.calls.service.register(Span::new(first, bytes), medium)
+        // SAFETY: by contract; whether its bytes may be read or written, whoever puts or gets says.
+        self.calls.service.register(unsafe { Span::new(first, bytes) }, medium)
     }
 
     /// Bytes that NIXL has moved from this client, and from its nodes.
@@ -321,7 +338,7 @@ impl Cluster {
         }
         let space = match self.config.space.is_empty() {
             true => store.in_namespace(0),
-            false => store.namespace(&self.config.space, None)?,
+            false => store.namespace_within(&self.config.space, None, deadline.left())?,
         };
         let mut storage = NodeStore::within(store, deadline.left())?;
         if let Some(most) = self.config.bounce {
@@ -335,7 +352,7 @@ impl Cluster {
             incarnation: 0,
             store,
             endpoint: endpoint.to_string(),
-            host: self.host.ip().to_string(),
+            host: self.near.clone(),
             headers: storage.headers(),
             slots,
             volatile,
@@ -498,7 +515,10 @@ impl Cluster {
 
     fn put_task(&self, item: &Item<'_>, options: &PutOptions, deadline: &Deadline) -> Result<Task> {
         let (key, length) = (self.key(item.key)?, item.bytes()?);
-        let config = self.placed(item.key, length, options.replicate.clone(), deadline)?;
+        let mut config = self.placed(item.key, length, options.replicate.clone(), deadline)?;
+        if config.near.is_empty() {
+            config.near = memory::text(&self.near)?;
+        }
         let put = PutCall {
             key,
             length,
@@ -567,16 +587,21 @@ impl Cluster {
 
     /// Reads values into memory that holds them; says of each what came of it.
     pub fn get(&self, items: &[Item<'_>]) -> Result<Vec<Got>> {
+        self.get_what(items, What::Value)
+    }
+
+    /// The same, of this.
+    pub fn get_what(&self, items: &[Item<'_>], what: What) -> Result<Vec<Got>> {
         let deadline = Deadline::after(self.config.patience);
-        let call = |items: &[Item<'_>]| self.get_within(items, &deadline);
+        let call = |items: &[Item<'_>]| self.get_within(items, what, &deadline);
         device::get(&device::Calls { cluster: self, deadline: &deadline }, items, call)
     }
 
-    fn get_within(&self, items: &[Item<'_>], deadline: &Deadline) -> Result<Vec<Got>> {
+    fn get_within(&self, items: &[Item<'_>], what: What, deadline: &Deadline) -> Result<Vec<Got>> {
         let mut results = memory::with_capacity(items.len())?;
         let (mut far, mut numbers) = (Vec::new(), Vec::new());
         for (at, item) in items.iter().enumerate() {
-            let found = self.get_here(item);
+            let found = self.get_here(item, what);
             if matches!(found, Ok(None)) {
                 memory::push(&mut far, *item)?;
                 memory::push(&mut numbers, at)?;
@@ -589,29 +614,34 @@ impl Cluster {
         if far.is_empty() {
             return Ok(results);
         }
-        let read = self.fetch(self.scope(deadline), &far)?;
+        let read = self.fetch_what(self.scope(deadline), &far, what)?;
         for (at, got) in numbers.into_iter().zip(read) {
             results[at] = got;
         }
         Ok(results)
     }
 
-    fn get_task(&self, space: &[u8], item: &Item<'_>, expire_ms: u32) -> Result<Task> {
-        let (key, room) = (ObjectKey::new(space, item.key)?, item.bytes()?);
-        let get = GetCall { key, room, keep: self.config.keep, expire_ms, into: Vec::new() };
+    fn get_task(&self, space: &[u8], item: &Item<'_>, what: What, expire_ms: u32) -> Result<Task> {
+        let (key, room, about) = (ObjectKey::new(space, item.key)?, item.bytes()?, what == What::Metadata);
+        // Who asks for what is said about a value has not read it.
+        let (keep, expire_ms) = if about { (false, 0) } else { (self.config.keep, expire_ms) };
+        let get = GetCall { keep, expire_ms, about, ..GetCall::new(key, room) };
         Ok(Task { far: item.far, ..self.task(Call::Get(get), item.spans()?) })
     }
 
     /// From a store of this process.
-    fn get_here(&self, item: &Item<'_>) -> Result<Option<Got>> {
+    fn get_here(&self, item: &Item<'_>, what: What) -> Result<Option<Got>> {
+        if what == What::Metadata {
+            return self.about_here(item.key);
+        }
         let room = item.bytes()?;
         let mut bytes = room;
-        let expires = self.config.expire_ms > 0;
+        let (expires, both) = (self.config.expire_ms > 0, what == What::Both);
         self.local(|node| {
             let store = &node.store;
-            let put = if expires { store.put_under(item.key).ok().flatten() } else { None };
+            let mut put = if expires || both { store.put_under(item.key).ok().flatten() } else { None };
             // The store reads into memory of the value's size: if that is another, once more; it may be replaced meanwhile.
-            loop {
+            for _ in 0..READS_HERE {
                 let slices = first_bytes(item.slices, bytes)?;
                 let mut size = bytes;
                 let read = store.read(item.key, 0, &Pieces::Slices(&slices), |total| {
@@ -620,14 +650,26 @@ impl Cluster {
                 })?;
                 match read {
                     Look::Ready(_) if size == bytes => {
+                        let mut got = Got::whole(bytes);
+                        if both {
+                            let Some(said) = about::said_here(store, item.key)? else { return Ok(None) };
+                            let now = store.put_under(item.key)?;
+                            if now.is_none() || std::mem::replace(&mut put, now) != now {
+                                // It was said about another one than was read.
+                                continue;
+                            }
+                            got.metadata = said;
+                        }
                         self.read_here(node, item.key, put);
-                        return Ok(Some(Got::whole(bytes)));
+                        return Ok(Some(got));
                     }
                     Look::Ready(_) if size > room => return Ok(Some(Got::too_large(size, room))),
                     Look::Ready(_) => bytes = size,
                     Look::Writing(..) | Look::Missing => return Ok(None),
                 }
             }
+            // Whoever has it is asked, in the time of the call.
+            Ok(None)
         })
     }
 
@@ -665,24 +707,6 @@ impl Cluster {
         Ok(found)
     }
 
-    /// Removes an object everywhere. OK when every owner has dropped it, `NMC_IN_PROGRESS` if that is not known of all.
-    pub fn remove(&self, key: &[u8], wait: bool) -> Result<nmc_status_t> {
-        let deadline = Deadline::after(self.config.patience);
-        let owners = owners(&self.nodes.read(), key)?;
-        match self.sync_all(owners, &deadline) {
-            // What the own node is emptied of goes anyway.
-            Err(error) if error.status == NMC_ERR_STALE => {}
-            synced => synced?,
-        }
-        Ok(self.ask_within(Call::Remove(self.key(key)?, wait), self.scope(&deadline))?.status)
-    }
-
-    /// Removes all objects of the client's namespace, or of all of them.
-    pub fn remove_all(&self, everywhere: bool, wait: bool) -> Result<nmc_status_t> {
-        let space = (!everywhere).then(|| Space(self.config.space.clone()));
-        Ok(self.ask(Call::RemoveAll(space, wait))?.status)
-    }
-
     /// Puts values without waiting: item `i` is told to `sum` as number `numbers[i]`. One completion is queued for all.
     pub fn submit_put(
         &self,
@@ -693,32 +717,19 @@ impl Cluster {
         sum: Sum,
     ) -> Result<()> {
         check_copies(options)?;
-        self.submit(token, items, numbers, sum, |item, deadline| {
+        self.submit(token, items, numbers, sum, Ordinary::Destination, |item, deadline| {
             self.put_task(item, options, deadline).map(Begun::Call)
         })
     }
 
     /// Reads values without waiting, except those that a node of this client has: they are there when it returns.
     pub fn submit_get(&self, token: u64, items: &[Item<'_>], numbers: &[usize], sum: Sum) -> Result<()> {
-        self.submit(token, items, numbers, sum, |item, _| {
-            Ok(match self.get_here(item)? {
+        self.submit(token, items, numbers, sum, Ordinary::Source, |item, _| {
+            Ok(match device::get_here(self, item)? {
                 Some(got) => Begun::Over(got.bytes, got.result.map_or_else(|error| error.status, |()| NMC_OK)),
-                None => Begun::Call(self.get_task(&self.config.space, item, self.config.expire_ms)?),
+                None => Begun::Call(self.get_task(&self.config.space, item, What::Value, self.config.expire_ms)?),
             })
         })
-    }
-
-    /// Removes an object without waiting for that.
-    pub fn submit_remove(&self, token: u64, key: &[u8], wait: bool) -> Result<()> {
-        self.calls.check(1)?;
-        let mut tasks = memory::with_capacity(1)?;
-        let mut sum = Sum::new(None);
-        match self.key(key) {
-            Ok(key) => tasks.push((0, self.task(Call::Remove(key, wait), Vec::new()))),
-            Err(error) => sum.add(0, 0, error.status),
-        }
-        let nodes = self.nodes.read();
-        self.calls.submit_after(&owners(&nodes, key)?, token, tasks, sum, self.config.patience)
     }
 
     fn submit(
@@ -727,6 +738,7 @@ impl Cluster {
         items: &[Item<'_>],
         numbers: &[usize],
         mut sum: Sum,
+        way: Ordinary,
         begin: impl Fn(&Item<'_>, &Deadline) -> Result<Begun>,
     ) -> Result<()> {
         self.calls.check(items.len())?;
@@ -735,9 +747,17 @@ impl Cluster {
         let mut tasks = memory::with_capacity(items.len())?;
         let mut over = memory::with_capacity(items.len())?;
         for (item, number) in items.iter().zip(numbers) {
-            match device::check_host(item).and_then(|()| begin(item, &deadline)) {
-                Ok(Begun::Call(task)) => tasks.push((*number, task)),
-                Ok(Begun::Over(bytes, status)) => over.push((*number, bytes, status)),
+            let begun = begin(item, &deadline).and_then(|begun| match begun {
+                Begun::Call(task) => {
+                    let bounce = device::bounce(self, item, way)?;
+                    tasks.push(Numbered { bounce, ..Numbered::new(*number, task) });
+                    Ok(None)
+                }
+                Begun::Over(bytes, status) => Ok(Some((bytes, status))),
+            });
+            match begun {
+                Ok(None) => {}
+                Ok(Some((bytes, status))) => over.push((*number, bytes, status)),
                 Err(error) => over.push((*number, 0, error.status)),
             }
         }
@@ -763,6 +783,12 @@ impl Cluster {
     /// The segments of the cluster.
     pub fn segments(&self) -> Result<Vec<Segment>> {
         self.list_segments(&Deadline::after(self.config.patience))
+    }
+
+    /// Whether a segment is on this machine.
+    #[must_use]
+    pub fn is_here(&self, segment: &Segment) -> bool {
+        segment.host == self.near
     }
 
     fn list_segments(&self, deadline: &Deadline) -> Result<Vec<Segment>> {
@@ -791,20 +817,6 @@ impl Cluster {
         }
     }
 
-    /// A segment takes nothing more, its own node's values neither, and what is only there is copied elsewhere. OK when nothing is left to copy, else
-    /// `NMC_IN_PROGRESS` and how many objects are, as far as that is known.
-    pub fn drain(&self, segment: &str) -> Result<(nmc_status_t, u64)> {
-        let drain = Drain { segment: segment.to_string(), cancel: false };
-        let outcome = self.ask(Call::Ask(Box::new(drain.into())))?;
-        Ok((outcome.status, outcome.count))
-    }
-
-    /// It is not to be emptied any more, and takes values again.
-    pub fn undrain(&self, segment: &str) -> Result<()> {
-        let drain = Drain { segment: segment.to_string(), cancel: true };
-        self.ask(Call::Ask(Box::new(drain.into()))).map(drop)
-    }
-
     /// Waits until others find everything that was stored in this client's nodes before.
     pub fn sync(&self) -> Result<()> {
         let handles = self.nodes.read().iter().map(|node| node.agent.handle()).collect();
@@ -828,14 +840,6 @@ impl Drop for Cluster {
         // Here, and not with the last call that still knows of it: that may end on the thread itself.
         self.calls.service.close();
     }
-}
-
-/// Nodes that have something under a key. It may have been put into the store a moment ago, and whoever removes it has to see to it that
-/// the leader knows of that.
-fn owners(nodes: &[Local], key: &[u8]) -> Result<Vec<agent::Handle>> {
-    let mut handles = memory::with_capacity(nodes.len())?;
-    handles.extend(nodes.iter().filter(|node| node.store.exists(key).unwrap_or(true)).map(|node| node.agent.handle()));
-    Ok(handles)
 }
 
 fn check_copies(options: &PutOptions) -> Result<()> {

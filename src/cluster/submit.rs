@@ -3,7 +3,7 @@
 //! closed, is not touched any more when cancelling or closing has returned.
 
 use super::client::{Call, Outcome};
-use super::net::{Poller, Timer};
+use super::net::{Poller, Span, Timer};
 use super::run::client::{Service, Task};
 use super::run::node;
 use super::types::ObjectKey;
@@ -11,7 +11,7 @@ use super::wire::{Find, MAX_KEYS, ROOM};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_STALE, NMC_OK, nmc_status_t};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_OK, nmc_status_t};
 use crate::rpc::Event;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
@@ -43,9 +43,14 @@ pub struct Completion {
 /// Is told of each item of a batch what became of it, and its bytes, from whichever thread drives.
 pub type Tell = Box<dyn FnMut(usize, u64, nmc_status_t) + Send>;
 
+/// Is given what is said about a value, when that is known; tells how many bytes it has, and whether it could be taken.
+pub type Said = Box<dyn FnMut(&[u8]) -> (u64, nmc_status_t) + Send>;
+
 /// What the items of a submitted call have come to so far.
 pub struct Sum {
     tell: Option<Tell>,
+    /// What is said about the only item is wanted, and not its bytes.
+    said: Option<Said>,
     bytes: u64,
     /// The first item that failed, and how.
     failed: Option<(usize, nmc_status_t)>,
@@ -57,7 +62,27 @@ impl Sum {
     /// Nothing yet.
     #[must_use]
     pub fn new(tell: Option<Tell>) -> Self {
-        Self { tell, bytes: 0, failed: None, status: NMC_OK }
+        Self { tell, said: None, bytes: 0, failed: None, status: NMC_OK }
+    }
+
+    /// Nothing yet of one item, about which something is said.
+    #[must_use]
+    pub fn saying(said: Said) -> Self {
+        Self { said: Some(said), ..Self::new(None) }
+    }
+
+    /// This is said about the only item.
+    pub fn said(&mut self, metadata: &[u8]) {
+        let (bytes, status) = self.said.as_mut().map_or((0, NMC_OK), |said| said(metadata));
+        self.add(0, bytes, status);
+    }
+
+    /// The call of an item has ended.
+    fn ended(&mut self, item: usize, outcome: &Outcome, reads: bool) {
+        match outcome.status {
+            NMC_OK if self.said.is_some() => self.said(&outcome.metadata.0),
+            status => self.add(item, if reads { outcome.count } else { 0 }, status),
+        }
     }
 
     /// An item has ended.
@@ -78,8 +103,35 @@ impl Sum {
     }
 }
 
-/// A call of a batch, and which item of it that is.
-pub type Numbered = (usize, Task);
+/// Memory that a call reads or writes and that no socket reaches: other memory stands in for it while the call is under way.
+pub trait Bounce: Send {
+    /// Makes that, with the bytes in it if the call puts them; gives where it is.
+    fn begin(&mut self) -> Result<Vec<Span>>;
+
+    /// The call was made, and has read so many bytes: they go to where they belong.
+    fn end(&mut self, bytes: u64) -> Result<()>;
+}
+
+/// A call of a batch.
+pub struct Numbered {
+    /// Which item of it that is.
+    pub item: usize,
+    /// The call.
+    pub task: Task,
+    /// Stands between, if its memory is out of reach.
+    pub bounce: Option<Box<dyn Bounce>>,
+}
+
+impl Numbered {
+    /// A call whose memory is in reach.
+    #[must_use]
+    pub fn new(item: usize, task: Task) -> Self {
+        Self { item, task, bounce: None }
+    }
+}
+
+/// An item whose call is under way, and what stands between its memory and the call.
+type Item = (usize, Option<Box<dyn Bounce>>);
 
 /// What is under way of something that was submitted, and what waits for its turn.
 struct Turns {
@@ -89,7 +141,7 @@ struct Turns {
     /// Calls whose places are being asked for, and which are made after that.
     found: Vec<Numbered>,
     /// Items whose calls are under way.
-    items: Vec<usize>,
+    items: Vec<Item>,
     sum: Sum,
     /// What came and nobody has looked at.
     came: Option<Vec<Outcome>>,
@@ -121,7 +173,7 @@ impl Submitted {
         let Some(left) = nodes.checked_sub(1) else { return };
         *nodes = if status == NMC_OK { left } else { 0 };
         if status != NMC_OK {
-            waiting.for_each(|(item, _)| sum.add(item, 0, status));
+            waiting.for_each(|one| sum.add(one.item, 0, status));
         }
         let begins = turns.nodes == 0;
         drop(turns);
@@ -147,8 +199,13 @@ impl Submitted {
                 return;
             };
             let Turns { items, sum, .. } = &mut *turns;
-            for (item, outcome) in items.drain(..).zip(outcomes) {
-                sum.add(item, if self.reads { outcome.count } else { 0 }, outcome.status);
+            for ((item, bounce), mut outcome) in items.drain(..).zip(outcomes) {
+                if let Some(mut bounce) = bounce.filter(|_| outcome.status == NMC_OK)
+                    && let Err(error) = bounce.end(outcome.count)
+                {
+                    outcome = Outcome::of(error.status);
+                }
+                sum.ended(item, &outcome, self.reads);
             }
             let tasks = match self.cancelled.load(SeqCst) {
                 true => Vec::new(),
@@ -156,8 +213,8 @@ impl Submitted {
             };
             if tasks.is_empty() {
                 let Turns { found, next, waiting, sum, .. } = &mut *turns;
-                for (item, _) in found.drain(..).chain(next.take()).chain(waiting) {
-                    sum.add(item, 0, NMC_ERR_CANCELLED);
+                for one in found.drain(..).chain(next.take()).chain(waiting) {
+                    sum.add(one.item, 0, NMC_ERR_CANCELLED);
                 }
                 let completion = sum.completion(self.token);
                 drop(turns);
@@ -169,7 +226,7 @@ impl Submitted {
             if let Err(error) = self.calls.service.spawn(tasks, self.number, ended) {
                 let mut turns = self.turns.lock();
                 let Turns { items, sum, came, .. } = &mut *turns;
-                items.drain(..).for_each(|item| sum.add(item, 0, error.status));
+                items.drain(..).for_each(|(item, _)| sum.add(item, 0, error.status));
                 *came = Some(Vec::new());
             }
             if self.cancelled.load(SeqCst) {
@@ -196,12 +253,14 @@ impl Submitted {
         match memory::with_capacity(found.len()) {
             Ok(mut tasks) => {
                 // There is room for as many items: it was made with the calls.
-                items.extend(found.iter().map(|(item, _)| *item));
-                tasks.extend(found.drain(..).map(|(_, task)| Task { patience: left, ..task }));
+                for Numbered { item, task, bounce } in found.drain(..) {
+                    items.push((item, bounce));
+                    tasks.push(Task { patience: left, ..task });
+                }
                 tasks
             }
             Err(error) => {
-                found.drain(..).for_each(|(item, _)| sum.add(item, 0, error.status));
+                found.drain(..).for_each(|one| sum.add(one.item, 0, error.status));
                 self.next(turns)
             }
         }
@@ -213,14 +272,14 @@ impl Submitted {
         let left = self.deadline.left();
         self.calls.service.look_at(|knows| {
             let known = |task: &Task| task.call.key().is_none_or(knows);
-            let unknown = found.iter().filter(|(_, task)| !known(task)).filter_map(|(_, task)| task.call.key());
+            let unknown = found.iter().filter(|one| !known(&one.task)).filter_map(|one| one.task.call.key());
             let asked = questions(unknown, left)?;
             if asked.is_empty() {
                 return Ok(asked);
             }
             let mut tasks = memory::with_capacity(found.len() + asked.len())?;
-            for (item, task) in found.extract_if(.., |(_, task)| known(task)) {
-                items.push(item);
+            for Numbered { item, task, bounce } in found.extract_if(.., |one| known(&one.task)) {
+                items.push((item, bounce));
                 tasks.push(Task { patience: left, ..task });
             }
             tasks.extend(asked);
@@ -228,15 +287,29 @@ impl Submitted {
         })
     }
 
-    /// As many of those that wait as may be under way together.
+    /// As many of those that wait as may be under way together, with memory in reach.
     fn choose(&self, turns: &mut Turns) {
         let mut bytes = 0u64;
         while turns.found.len() < TOGETHER {
-            let Some(one) = turns.next.take().or_else(|| turns.waiting.next()) else { break };
-            let more = one.1.spans.iter().map(|span| span.len() as u64).sum::<u64>();
+            let Some(mut one) = turns.next.take().or_else(|| turns.waiting.next()) else { break };
+            let more = one.task.spans.iter().map(|span| span.len() as u64).sum::<u64>();
             if bytes > 0 && bytes + more > TOGETHER_BYTES {
                 turns.next = Some(one);
                 break;
+            }
+            if let Some(bounce) = &mut one.bounce {
+                let begun = match self.deadline.passed() {
+                    false => bounce.begin().map_err(|error| error.status),
+                    // Nothing is copied for what is too late anyway.
+                    true => Err(NMC_ERR_TIMEOUT),
+                };
+                match begun {
+                    Ok(spans) => one.task.spans = spans,
+                    Err(status) => {
+                        turns.sum.add(one.item, 0, status);
+                        continue;
+                    }
+                }
             }
             bytes += more;
             turns.found.push(one);
@@ -355,7 +428,7 @@ impl Calls {
             self.service.start_thread()?;
         }
         let together = tasks.len().min(TOGETHER);
-        let reads = tasks.first().is_some_and(|(_, task)| matches!(task.call, Call::Get(_)));
+        let reads = tasks.first().is_some_and(|one| matches!(one.task.call, Call::Get(_)));
         let turns = Turns {
             found: memory::with_capacity(together)?,
             items: memory::with_capacity(together)?,

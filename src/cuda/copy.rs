@@ -47,7 +47,11 @@ impl Copier {
     }
 
     /// Begins a copy; [`Copier::finish`] waits for it. `ordinary` tells that `from` or `to` is ordinary host memory.
-    pub fn copy(&mut self, from: u64, to: u64, bytes: u64, ordinary: Option<Ordinary>) -> Result<()> {
+    ///
+    /// # Safety
+    /// `from` has `bytes` readable bytes that nobody writes to, and `to` as many writable ones, elsewhere, that nobody else uses,
+    /// both until [`Copier::finish`] has returned: for this process where `ordinary` says so, else for the device.
+    pub unsafe fn copy(&mut self, from: u64, to: u64, bytes: u64, ordinary: Option<Ordinary>) -> Result<()> {
         match ordinary {
             None if bytes < SMALL => {
                 self.pending.push(Stretch { dst: to, src: from, bytes });

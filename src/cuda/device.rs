@@ -180,6 +180,11 @@ impl Device {
         self.facts
     }
 
+    /// What the driver says about the device now.
+    pub(super) fn number(&self, attribute: CUdevice_attribute) -> Result<c_int> {
+        number_of(self.handle, attribute)
+    }
+
     /// Whether a kernel on this device can reach the memory of the device with `other_ordinal`.
     pub fn can_reach(&self, other_ordinal: i32) -> Result<bool> {
         if other_ordinal == self.ordinal {
@@ -365,14 +370,16 @@ fn read_name(handle: sys::CUdevice) -> Result<String> {
     Ok(name)
 }
 
+fn number_of(handle: sys::CUdevice, attribute: CUdevice_attribute) -> Result<c_int> {
+    let mut value: c_int = 0;
+    // SAFETY: the device handle is valid and the out-pointer is a local.
+    unsafe { call!(sys::cuDeviceGetAttribute(&raw mut value, attribute, handle))? };
+    Ok(value)
+}
+
 fn read_facts(handle: sys::CUdevice) -> Result<DeviceFacts> {
     use CUdevice_attribute as A;
-    let number = |attribute: CUdevice_attribute| -> Result<c_int> {
-        let mut value: c_int = 0;
-        // SAFETY: the device handle is valid and the out-pointer is a local.
-        unsafe { call!(sys::cuDeviceGetAttribute(&raw mut value, attribute, handle))? };
-        Ok(value)
-    };
+    let number = |attribute| number_of(handle, attribute);
     let yes = |attribute| -> Result<bool> { Ok(number(attribute)? != 0) };
     let mut total: usize = 0;
     // SAFETY: as above.

@@ -43,6 +43,7 @@ pub(super) const SYMBOLS: &[&str] = &[
     "cuEventDestroy_v2",
     "cuEventRecord",
     "cuEventSynchronize",
+    "cuFlushGPUDirectRDMAWrites",
     "cuFuncLoad",
     "cuFuncSetAttribute",
     "cuGetErrorName",

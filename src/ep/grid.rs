@@ -87,7 +87,9 @@ impl Ep {
     pub(super) fn scope(&self, made: usize) -> u32 {
         let world = self.shape.world as usize;
         let one_process = self.member.is_local() || made == world;
-        u32::from(self.gpu.is_some() && self.grid.sharing == world && (one_process || self.shape.device_scope))
+        u32::from(
+            self.gpu.is_some() && one_device_is_enough(self.grid.sharing, world, one_process, self.shape.device_scope),
+        )
     }
 
     /// How a call is launched together with the others in `calls`, one a rank.
@@ -146,5 +148,23 @@ impl Ep {
             );
         }
         Ok(())
+    }
+}
+
+/// Whether fences of a device's scope order what all ranks of a group store: `sharing` of the `world` are on this device.
+fn one_device_is_enough(sharing: usize, world: usize, one_process: bool, wanted: bool) -> bool {
+    sharing == world && (one_process || wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fences_are_of_the_system_unless_all_ranks_are_on_a_device_and_in_a_process_or_it_was_asked_for() {
+        for (one_process, wanted) in [(false, false), (false, true), (true, false), (true, true)] {
+            assert_eq!(one_device_is_enough(8, 8, one_process, wanted), one_process || wanted);
+            assert!(!one_device_is_enough(4, 8, one_process, wanted), "others are on another device");
+        }
     }
 }

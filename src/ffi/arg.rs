@@ -119,3 +119,45 @@ pub(super) fn slices_of<T: Span>(spans: &[T]) -> &[Slice] {
     // SAFETY: the same two words (see `Span`). Addresses are numbers to the library until it copies.
     unsafe { std::slice::from_raw_parts(spans.as_ptr().cast::<Slice>(), spans.len()) }
 }
+
+/// The memory of the values of a batch: one piece for each, or several.
+pub(super) struct Values<'a> {
+    slices: &'a [Slice],
+    counts: Option<&'a [usize]>,
+}
+
+impl<'a> Values<'a> {
+    /// # Safety
+    /// `counts` is NULL or points to `n` values, and `spans` to as many as they say together; without them to `n`.
+    pub(super) unsafe fn new<T: Span + 'a>(
+        spans: *const T,
+        counts: *const usize,
+        n: usize,
+        name: &str,
+    ) -> Result<Self> {
+        let counts = match counts.is_null() {
+            true => None,
+            // SAFETY: forwarded from the caller.
+            false => Some(unsafe { array(counts, n, "counts") }?),
+        };
+        let all = match counts {
+            None => Some(n),
+            Some(counts) => counts.iter().try_fold(0usize, |all, count| all.checked_add(*count)),
+        };
+        let Some(all) = all else {
+            crate::bail!(NMC_ERR_INVALID_ARG, "counts add up to more {name} than there can be")
+        };
+        // SAFETY: as above.
+        Ok(Self { slices: slices_of(unsafe { array(spans, all, name) }?), counts })
+    }
+
+    /// Those of each value, in order.
+    pub(super) fn each(&self) -> impl Iterator<Item = &'a [Slice]> {
+        let (mut rest, counts) = (self.slices, self.counts);
+        (0..counts.map_or(rest.len(), <[usize]>::len)).map(move |at| {
+            let (value, others) = rest.split_at(counts.map_or(1, |counts| counts[at]));
+            rest = others;
+            value
+        })
+    }
+}

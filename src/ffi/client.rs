@@ -1,15 +1,15 @@
 //! `nmc_client_*`: objects of many machines.
 
-use super::arg::{array, array_out, key_of, slices_of};
+use super::arg::{Values, array, array_out, key_of, slices_of};
 use super::basic::nmc_slice_t;
 use super::client_types::{
-    NMC_REMOVE_ASYNC, NMC_REMOVE_EVERYWHERE, nmc_client_config_t, nmc_key_fn, nmc_replica_fn, nmc_replica_t,
-    nmc_replicate_t, nmc_segment_fn, nmc_segment_t, parse_client, parse_replicate,
+    nmc_client_config_t, nmc_key_fn, nmc_replica_fn, nmc_replica_t, nmc_replicate_t, nmc_segment_fn, nmc_segment_t,
+    parse_client, parse_replicate,
 };
 use super::handle::{self, HasC, Object};
 use super::store::{self, nmc_store_t};
 use super::store_batch::{Statuses, good_keys};
-use super::store_types::{embedded_world, nmc_buffer_t, nmc_store_config_t, parse_store};
+use super::store_types::{embedded, nmc_buffer_t, nmc_store_config_t, parse_store};
 use super::world_types::bytes_of;
 use super::{guard, guard_status, optional_out, out};
 use crate::base::error::{Error, Result};
@@ -17,7 +17,6 @@ use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
 use crate::cluster::facade::{Cluster, Item};
 use crate::cluster::wire::Segment;
-use crate::store::Store;
 use crate::store::copy::Slice;
 use parking_lot::Mutex;
 use std::ffi::c_void;
@@ -36,7 +35,7 @@ const MAX_NAME: usize = 255;
 ///
 /// All functions that take it may be called from any thread at the same time; closing waits for those that are under way. Every call
 /// returns at most 2 s after the time that the client's config gives it. What is submitted and not waited for has the same time. Values are
-/// host memory, or, for calls that wait, memory of a GPU. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
+/// host memory, or memory of a GPU. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
 /// master `NMC_ERR_PERMISSION` (the token is another, or a certificate is not of the authority) and `NMC_ERR_VERSION` (masters and client speak different versions).
 pub struct nmc_client_t {
     _opaque: [u8; 0],
@@ -79,7 +78,7 @@ unsafe fn name_of<'a>(name: nmc_slice_t) -> Result<Option<&'a str>> {
 
 /// # Safety
 /// `name` is a slice as the C contract says.
-unsafe fn some_name<'a>(name: nmc_slice_t) -> Result<&'a str> {
+pub(super) unsafe fn some_name<'a>(name: nmc_slice_t) -> Result<&'a str> {
     // SAFETY: forwarded from the caller.
     match unsafe { name_of(name) }? {
         Some(name) => Ok(name),
@@ -91,7 +90,7 @@ unsafe fn some_name<'a>(name: nmc_slice_t) -> Result<&'a str> {
 ///
 /// Thread-safe. Not graph-safe. Closed with `nmc_client_close`. Statuses: `NMC_ERR_INVALID_ARG` (the config; the message names what),
 /// `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (neither token nor certificates, and not everything is on the loopback device),
-/// `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
+/// `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT` (no descriptor is left), `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_open(
     config: *const nmc_client_config_t,
@@ -122,7 +121,8 @@ pub extern "C" fn nmc_client_close(client: *mut nmc_client_t) -> nmc_status_t {
 /// Gives the cluster memory of this process: a node with a segment of `config->heap_bytes` bytes, named `name`, or `host:port` if that is
 /// empty. No other segment in the cluster may have the name. `config` is that of an embedded store (`nmc_store_create` without a
 /// world); `page_bytes` 0 is 16 KiB here, since each value takes whole pages. The node evicts by itself what it has no room for, as a store does.
-/// With `heap_kind` `NMC_HEAP_CUDA` it is a segment on a GPU, see `nmc_client_attach_store`.
+/// With `heap_kind` `NMC_HEAP_CUDA` it is a segment on a GPU, see `nmc_client_attach_store`. With `heap_import` the memory is the program's own, which may use it again when
+/// `nmc_client_unmount` or `nmc_client_close` has returned, or this call with an error.
 ///
 /// Waits until a master has taken the node as a member. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (this client has such a
 /// node), `NMC_ERR_UNAVAILABLE` (no master has taken it in time: none answers, or the name is taken; nothing is left of it), `NMC_ERR_LIMIT` (ports), `NMC_ERR_NO_MEMORY`,
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn nmc_client_mount(
             }
             config.master_rank = 0;
             crate::tier::install();
-            let store = Store::embedded(&embedded_world(&raw)?, &config)?;
+            let store = embedded(&raw, &config)?;
             open.cluster.mount(&store, name, true).map(drop)
         })
     })
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn nmc_client_mount(
 /// gone. Open its tier before this call: of a tier that is opened later, what memory does not have goes unless nothing was removed meanwhile.
 ///
 /// Heaps on a GPU are segments of `NMC_MEDIA_VRAM`. What others put there or read from there goes by way of host memory of this process, 256 MiB each way at a
-/// time (one value may be larger): puts and gets wait for that by themselves, until their time is over. NIXL moves none of it.
+/// time (one value may be larger): puts and gets wait for that by themselves, until their time is over. Where `protocol` is `rdma`, NIXL moves values from and to the heap itself, as far as it can.
 ///
 /// Waits until a master has taken the node as a member. The store stays open until the client is closed or `nmc_client_unmount` is called, also
 /// after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`.
@@ -194,47 +194,6 @@ pub unsafe extern "C" fn nmc_client_unmount(client: *mut nmc_client_t, name: nmc
     })
 }
 
-/// Closes a segment and has what is only there copied to other nodes. Nobody stores there any more: values of others go to other nodes, and puts
-/// of the node's own programs to other ranks of its store, or, if they name this one or there is no other, end with `NMC_ERR_NO_SPACE`. It does not
-/// wait: `NMC_IN_PROGRESS` means that copying goes on, or that a put which had begun has not ended, and `*out_left`, if `out_left` is not NULL, is how many objects are left as far as that
-/// is known. Call it again until it returns `NMC_OK`, then unmount, which opens an attached store again; or `nmc_client_undrain`. A new leader knows of no drain: the segment is open
-/// until this is called again.
-///
-/// Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_BUSY` (too many are being
-/// drained), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_client_drain(
-    client: *mut nmc_client_t,
-    segment: nmc_slice_t,
-    out_left: *mut u64,
-) -> nmc_status_t {
-    guard_status(|| {
-        with(client, |open| {
-            let place = optional_out(out_left, "out_left")?;
-            // SAFETY: the C contract of `segment`.
-            let (status, left) = open.cluster.drain(unsafe { some_name(segment) }?)?;
-            if let Some(place) = place {
-                place.write(left);
-            }
-            Ok(status)
-        })
-    })
-}
-
-/// Gives a drain up: the segment takes values again, of others at once and of its own programs when its node has heard of it, within a second or two. Copies that were made
-/// stay.
-///
-/// Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_client_undrain(client: *mut nmc_client_t, segment: nmc_slice_t) -> nmc_status_t {
-    guard(|| {
-        with(client, |open| {
-            // SAFETY: the C contract of `segment`.
-            open.cluster.undrain(unsafe { some_name(segment) }?)
-        })
-    })
-}
-
 /// Says that values will be put from, or read into, this memory, of the host or of a GPU. With `rdma` it is registered with NIXL, which then moves bytes
 /// from and to it without a copy; any other memory is copied through 64 MiB of the library's, and what does not fit there goes by tcp. With `tcp` nothing
 /// depends on it. The memory stays as it is until that is taken back. For memory of a GPU set `UCX_MEMTYPE_CACHE=n` before the program starts.
@@ -258,7 +217,8 @@ pub extern "C" fn nmc_client_register(client: *mut nmc_client_t, memory: *mut c_
                 );
             }
             memory::reserve(&mut list, 1)?;
-            open.cluster.register(first, bytes)?;
+            // SAFETY: the C contract of this function.
+            unsafe { open.cluster.register(first, bytes) }?;
             list.push((first, bytes));
             Ok(())
         })
@@ -285,8 +245,8 @@ pub extern "C" fn nmc_client_unregister(client: *mut nmc_client_t, memory: *mut 
 /// Puts a value, which `n` slices of memory make up, under `key`. `options` may be NULL: one copy, wherever the master says. Slices may be memory of a
 /// GPU: they are copied to host memory first, on a stream of the library: what your kernels write must be there when this is called.
 ///
-/// Asks the leader, sends the bytes to each owner, and tells the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (an owner
-/// that was chosen has the key; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY`, `NMC_ERR_STALE` (it was removed or evicted
+/// Asks the leader, sends the bytes to each owner, and tells the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (there is a value under the key, or an
+/// owner that was chosen has one; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY`, `NMC_ERR_STALE` (it was removed or evicted
 /// at once), `NMC_ERR_LIMIT` (4,096 namespaces of the cluster have something, or the nodes have had values of 63 namespaces each), `NMC_ERR_UNAVAILABLE` (no master
 /// answers, or no owner that was asked can be reached), `NMC_ERR_TIMEOUT` (after both it may have been put), `NMC_ERR_CANCELLED`,
 /// `NMC_ERR_NO_MEMORY`.
@@ -339,8 +299,8 @@ pub unsafe extern "C" fn nmc_client_get(
     })
 }
 
-/// Puts `n` values: `values[i]` under `keys[i]`. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. A failed one
-/// does not stop the others.
+/// Puts `n` values. With `counts` NULL `slices[i]` is the value of `keys[i]`; else the first `counts[0]` slices make up that of `keys[0]`, the next `counts[1]` that
+/// of `keys[1]`, and so on. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. A failed one does not stop the others.
 /// They are put at the same time: if a key is named twice, both may succeed, and a get returns one of the two values. Values in memory of a GPU are put 64 MiB
 /// at a time.
 ///
@@ -350,7 +310,8 @@ pub unsafe extern "C" fn nmc_client_get(
 pub unsafe extern "C" fn nmc_client_put_batch(
     client: *mut nmc_client_t,
     keys: *const nmc_slice_t,
-    values: *const nmc_slice_t,
+    slices: *const nmc_slice_t,
+    counts: *const usize,
     n: usize,
     options: *const nmc_replicate_t,
     out_statuses: *mut nmc_status_t,
@@ -361,13 +322,13 @@ pub unsafe extern "C" fn nmc_client_put_batch(
             let (keys, values, options, mut statuses) = unsafe {
                 (
                     array(keys, n, "keys")?,
-                    array(values, n, "values")?,
+                    Values::new(slices, counts, n, "slices")?,
                     parse_replicate(options)?,
                     Statuses::new(out_statuses, n)?,
                 )
             };
             // SAFETY: the C contract of `keys`.
-            let done = unsafe { items(keys, slices_of(values), &mut statuses) }.and_then(|(items, numbers)| {
+            let done = unsafe { items(keys, &values, &mut statuses) }.and_then(|(items, numbers)| {
                 let results = open.cluster.put(&items, &options)?;
                 for (at, result) in numbers.into_iter().zip(results) {
                     statuses.set(at, result.map(|()| NMC_OK));
@@ -382,7 +343,8 @@ pub unsafe extern "C" fn nmc_client_put_batch(
     })
 }
 
-/// Reads `n` values: that of `keys[i]` into `buffers[i]`. `out_bytes[i]`, if `out_bytes` is not NULL, is how many bytes it has, and
+/// Reads `n` values: that of `keys[i]` into `buffers[i]`, or with `counts` into as many of the buffers, one after the other, as `nmc_client_put_batch` takes slices.
+/// `out_bytes[i]`, if `out_bytes` is not NULL, is how many bytes it has, and
 /// `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. Values that go to memory of a GPU are read 64 MiB at a time.
 ///
 /// Where they are is asked for 256 at once, and as many are read together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all were read, else
@@ -392,6 +354,7 @@ pub unsafe extern "C" fn nmc_client_get_batch(
     client: *mut nmc_client_t,
     keys: *const nmc_slice_t,
     buffers: *const nmc_buffer_t,
+    counts: *const usize,
     n: usize,
     out_bytes: *mut u64,
     out_statuses: *mut nmc_status_t,
@@ -399,13 +362,14 @@ pub unsafe extern "C" fn nmc_client_get_batch(
     guard_status(|| {
         with(client, |open| {
             // SAFETY: the C contract of these arguments.
-            let (keys, buffers, mut statuses) =
-                unsafe { (array(keys, n, "keys")?, array(buffers, n, "buffers")?, Statuses::new(out_statuses, n)?) };
+            let (keys, values, mut statuses) = unsafe {
+                (array(keys, n, "keys")?, Values::new(buffers, counts, n, "buffers")?, Statuses::new(out_statuses, n)?)
+            };
             // SAFETY: as above.
             let sizes = if out_bytes.is_null() { &mut [] } else { unsafe { array_out(out_bytes, n, "out_bytes") }? };
             sizes.fill(0);
             // SAFETY: the C contract of `keys`.
-            let done = unsafe { items(keys, slices_of(buffers), &mut statuses) }.and_then(|(items, numbers)| {
+            let done = unsafe { items(keys, &values, &mut statuses) }.and_then(|(items, numbers)| {
                 for (at, got) in numbers.into_iter().zip(open.cluster.get(&items)?) {
                     if let Some(place) = sizes.get_mut(at) {
                         *place = got.bytes;
@@ -472,36 +436,6 @@ pub unsafe extern "C" fn nmc_client_exists_batch(
     })
 }
 
-/// Removes an object everywhere. With 0 as `flags` it waits until every owner has dropped it; `NMC_IN_PROGRESS` if one of them is away and the
-/// master has no etcd to note that in: until that one is back, its own programs and clients that remember its place may still read the value.
-/// `NMC_REMOVE_ASYNC` does not wait.
-///
-/// Asks the leader. Whoever reads it finishes. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (it may have been
-/// removed), `NMC_ERR_CANCELLED`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nmc_client_remove(client: *mut nmc_client_t, key: nmc_slice_t, flags: u32) -> nmc_status_t {
-    guard_status(|| {
-        with(client, |open| {
-            check_flags(flags, NMC_REMOVE_ASYNC)?;
-            // SAFETY: the C contract of `key`.
-            let key = unsafe { key_of(key) }?;
-            open.cluster.remove(key, flags & NMC_REMOVE_ASYNC == 0)
-        })
-    })
-}
-
-/// Removes all objects of the client's namespace, or with `NMC_REMOVE_EVERYWHERE` of all of them, in one step. Otherwise like
-/// `nmc_client_remove`; that there was none is no error.
-#[unsafe(no_mangle)]
-pub extern "C" fn nmc_client_remove_all(client: *mut nmc_client_t, flags: u32) -> nmc_status_t {
-    guard_status(|| {
-        with(client, |open| {
-            check_flags(flags, NMC_REMOVE_ASYNC | NMC_REMOVE_EVERYWHERE)?;
-            open.cluster.remove_all(flags & NMC_REMOVE_EVERYWHERE != 0, flags & NMC_REMOVE_ASYNC == 0)
-        })
-    })
-}
-
 pub(super) fn check_flags(flags: u32, known: u32) -> Result<()> {
     if flags & !known != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "flags {flags:#x} has bits that mean nothing here");
@@ -561,7 +495,7 @@ pub unsafe extern "C" fn nmc_client_segments(
         with(client, |open| {
             let Some(callback) = callback else { crate::bail!(NMC_ERR_INVALID_ARG, "callback is NULL") };
             for found in open.cluster.segments()? {
-                let segment = segment_of(&found);
+                let segment = segment_of(&found, &open.cluster);
                 // SAFETY: as above.
                 if unsafe { callback(user, &raw const segment) } == 0 {
                     break;
@@ -620,7 +554,7 @@ pub extern "C" fn nmc_client_sync(client: *mut nmc_client_t) -> nmc_status_t {
 }
 
 /// A segment, for as long as what it is made from lives.
-pub(super) fn segment_of(found: &Segment) -> nmc_segment_t {
+pub(super) fn segment_of(found: &Segment, client: &Cluster) -> nmc_segment_t {
     nmc_segment_t {
         struct_size: u32::try_from(size_of::<nmc_segment_t>()).unwrap_or(0),
         media: found.info.media.code(),
@@ -629,6 +563,9 @@ pub(super) fn segment_of(found: &Segment) -> nmc_segment_t {
         capacity: found.info.capacity,
         used: found.info.used,
         name: slice_of(&found.info.name),
+        host: slice_of(&found.host),
+        here: client.is_here(found).into(),
+        reserved: 0,
     }
 }
 
@@ -648,14 +585,14 @@ pub(super) fn checked(slices: &[Slice]) -> Result<&[Slice]> {
 /// Each of `keys` is one as the C contract says.
 pub(super) unsafe fn items<'a>(
     keys: &[nmc_slice_t],
-    values: &'a [Slice],
+    values: &Values<'a>,
     statuses: &mut Statuses<'_>,
 ) -> Result<(Vec<Item<'a>>, Vec<usize>)> {
     let (mut items, mut numbers) = (memory::with_capacity(keys.len())?, memory::with_capacity(keys.len())?);
-    for (at, (key, value)) in keys.iter().zip(values).enumerate() {
+    for (at, (key, value)) in keys.iter().zip(values.each()).enumerate() {
         // SAFETY: forwarded from the caller.
         let key = unsafe { key_of(*key) };
-        match key.and_then(|key| Ok(Item::new(key, checked(std::slice::from_ref(value))?))) {
+        match key.and_then(|key| Ok(Item::new(key, checked(value)?))) {
             Ok(item) => {
                 items.push(item);
                 numbers.push(at);
@@ -666,7 +603,7 @@ pub(super) unsafe fn items<'a>(
     Ok((items, numbers))
 }
 
-fn single<R>(results: Vec<Result<R>>) -> Result<R> {
+pub(super) fn single<R>(results: Vec<Result<R>>) -> Result<R> {
     let none = || Error::new(NMC_ERR_UNAVAILABLE, "the client is being closed");
     results.into_iter().next().unwrap_or_else(|| Err(none()))
 }

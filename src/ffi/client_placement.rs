@@ -64,7 +64,7 @@ impl Drop for Callback {
 
 impl Placement for Callback {
     fn place(&self, what: &Placing<'_>) -> Result<Vec<u32>> {
-        let segments = memory::collect(what.segments.iter().map(segment_of))?;
+        let segments = memory::collect(what.segments.iter().map(|found| segment_of(found, what.cluster)))?;
         let pointers = memory::collect(segments.iter().map(std::ptr::from_ref))?;
         let put = nmc_placement_t {
             struct_size: u32::try_from(size_of::<nmc_placement_t>()).unwrap_or(0),

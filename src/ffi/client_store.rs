@@ -9,7 +9,7 @@ use crate::base::Deadline;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BAD_HANDLE, NMC_ERR_NOT_FOUND, NMC_ERR_TOO_SMALL, nmc_status_t};
-use crate::cluster::facade::{Cluster, Item, Scope};
+use crate::cluster::facade::{Cluster, Got, Item, Scope, What};
 use crate::store::peers::{Ask, PeerRead, Peers};
 use std::sync::Arc;
 
@@ -69,6 +69,16 @@ impl Peers for OfClient {
         let told = self.with(|cluster| cluster.listed(scope(ask), keys))?;
         told.map_or_else(|| memory::vec_of(keys.len(), false), Ok)
     }
+
+    fn metadata(&self, ask: &Ask<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let told = self.with(|cluster| cluster.fetch_what(scope(ask), &[Item::new(key, &[])], What::Metadata))?;
+        match told.and_then(|mut all| all.pop()) {
+            None => Ok(None),
+            Some(Got { result: Ok(()), metadata, .. }) => Ok(Some(metadata)),
+            Some(Got { result: Err(error), .. }) if error.status == NMC_ERR_NOT_FOUND => Ok(None),
+            Some(Got { result: Err(error), .. }) => Err(error),
+        }
+    }
 }
 
 /// Makes a handle of a store, in the same namespace, whose reads go on to the cluster, and puts it into `*out_store`: what neither memory nor
@@ -77,8 +87,8 @@ impl Peers for OfClient {
 /// too.
 ///
 /// `get`, `get_into`, `get_slices`, `get_strided` and `get_into_batch` read from there, also into device memory (by way of host memory, as
-/// parts of a value do); `exists`, `exists_batch` and `match_prefix` ask the leader, for 256 keys at once, and say
-/// `NMC_OBJECT_ELSEWHERE`. All else is about this store alone: pins, locations, metadata, waits, watches, touch, retain, iteration, removes and puts. An object that is being
+/// parts of a value do); `get_metadata` asks a node; `exists`, `exists_batch` and `match_prefix` ask the leader, for 256 keys at once, and say
+/// `NMC_OBJECT_ELSEWHERE`. All else is about this store alone: pins, locations, waits, watches, touch, retain, iteration, removes and puts. An object that is being
 /// written here is `NMC_NOT_READY`, whoever has it. What was read is kept on this client's first node with `NMC_CLIENT_KEEP_COPIES`.
 ///
 /// A read that goes on takes up to `timeout_ms` (-1 for the client's `timeout_ms`) and 2 s, and has the statuses of `nmc_client_get` besides: if no master

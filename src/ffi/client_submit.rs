@@ -1,10 +1,10 @@
 //! `nmc_client_submit_*`: calls that nobody waits for, and what became of them.
 
-use super::arg::{array, array_out, key_of, slices_of};
+use super::arg::{Values, array, array_out, key_of, slices_of};
 use super::basic::nmc_slice_t;
 use super::client::{check_flags, checked, items, nmc_client_t, with};
 use super::client_types::{NMC_REMOVE_ASYNC, nmc_client_completion_t, nmc_replicate_t, parse_replicate};
-use super::store_batch::Statuses;
+use super::store_batch::{Statuses, good_keys};
 use super::store_types::nmc_buffer_t;
 use super::{guard, out};
 use crate::base::deadline::{Deadline, MAX_TIMEOUT_MS};
@@ -13,7 +13,6 @@ use crate::base::memory;
 use crate::base::status::nmc_status_t;
 use crate::cluster::facade::Item;
 use crate::cluster::submit::{Completion, Sum, Tell};
-use crate::store::copy::Slice;
 
 /// Where the results of a batch go when its items end.
 struct Places {
@@ -64,23 +63,29 @@ impl Places {
 /// Each of `keys` is one as the C contract says.
 unsafe fn batch<'a>(
     keys: &[nmc_slice_t],
-    values: &'a [Slice],
+    values: &Values<'a>,
     places: Places,
 ) -> Result<(Vec<Item<'a>>, Vec<usize>, Sum)> {
     let mut bad = memory::with_capacity(keys.len())?;
     bad.resize(keys.len(), crate::base::status::NMC_OK);
     // SAFETY: of our own memory; and forwarded from the caller.
     let (items, numbers) = unsafe { items(keys, values, &mut Statuses::new(bad.as_mut_ptr(), bad.len())?) }?;
+    Ok((items, numbers, begun(bad, places)))
+}
+
+/// The sum that items begin which cannot be one.
+fn begun(bad: Vec<nmc_status_t>, places: Places) -> Sum {
     let mut sum = Sum::new(Some(places.tell()));
     bad.into_iter().enumerate().filter(|(_, status)| *status < 0).for_each(|(at, status)| sum.add(at, 0, status));
-    Ok((items, numbers, sum))
+    sum
 }
 
 /// Puts a value like `nmc_client_put` and does not wait: when it has ended a completion with `token` is queued, which
 /// `nmc_client_completions` takes. Until that was taken, or `nmc_client_close` has returned, the bytes of the value stay as they are; key, slices and
-/// options need be valid for this call only. The time that the call may take begins now. Host memory alone: else the completion has `NMC_ERR_UNSUPPORTED`.
+/// options need be valid for this call only. The time that the call may take begins now. Memory of a GPU goes by way of host memory: what is put
+/// from there is copied before this returns, of a batch the first 64 MiB; the rest of it, and what is read, by whichever thread drives.
 ///
-/// Does not block, except for the memory to note it and, where a placement is set, for the list of segments, which may be a second old. Thread-safe. Not graph-safe. An error means that nothing was submitted and there will be
+/// Does not block, except for that copy, for the memory to note it and, where a placement is set, for the list of segments, which may be a second old. Thread-safe. Not graph-safe. An error means that nothing was submitted and there will be
 /// no completion. Statuses: `NMC_ERR_BUSY` (`NMC_CLIENT_MAX_SUBMITTED` are submitted: take completions first), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`. The completion has
 /// those of `nmc_client_put`.
 #[unsafe(no_mangle)]
@@ -140,7 +145,7 @@ pub unsafe extern "C" fn nmc_client_submit_remove(
             check_flags(flags, NMC_REMOVE_ASYNC)?;
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
-            open.cluster.submit_remove(token, key, flags & NMC_REMOVE_ASYNC == 0)
+            open.cluster.submit_remove(token, &[key], &[0], flags & NMC_REMOVE_ASYNC == 0, Sum::new(None))
         })
     })
 }
@@ -153,11 +158,12 @@ pub unsafe extern "C" fn nmc_client_submit_remove(
 pub unsafe extern "C" fn nmc_client_submit_put_batch(
     client: *mut nmc_client_t,
     keys: *const nmc_slice_t,
-    values: *const nmc_slice_t,
+    slices: *const nmc_slice_t,
+    counts: *const usize,
     n: usize,
     options: *const nmc_replicate_t,
-    out_statuses: *mut nmc_status_t,
     token: u64,
+    out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard(|| {
         with(client, |open| {
@@ -165,13 +171,13 @@ pub unsafe extern "C" fn nmc_client_submit_put_batch(
             let (keys, values, options, places) = unsafe {
                 (
                     array(keys, n, "keys")?,
-                    array(values, n, "values")?,
+                    Values::new(slices, counts, n, "slices")?,
                     parse_replicate(options)?,
                     Places::new(std::ptr::null_mut(), out_statuses, n)?,
                 )
             };
             // SAFETY: the C contract of `keys`.
-            let (items, numbers, sum) = unsafe { batch(keys, slices_of(values), places) }?;
+            let (items, numbers, sum) = unsafe { batch(keys, &values, places) }?;
             open.cluster.submit_put(token, &items, &numbers, &options, sum)
         })
     })
@@ -186,20 +192,54 @@ pub unsafe extern "C" fn nmc_client_submit_get_batch(
     client: *mut nmc_client_t,
     keys: *const nmc_slice_t,
     buffers: *const nmc_buffer_t,
+    counts: *const usize,
     n: usize,
+    token: u64,
     out_bytes: *mut u64,
     out_statuses: *mut nmc_status_t,
-    token: u64,
 ) -> nmc_status_t {
     guard(|| {
         with(client, |open| {
             // SAFETY: the C contract of these arguments.
-            let (keys, buffers, places) = unsafe {
-                (array(keys, n, "keys")?, array(buffers, n, "buffers")?, Places::new(out_bytes, out_statuses, n)?)
+            let (keys, values, places) = unsafe {
+                (
+                    array(keys, n, "keys")?,
+                    Values::new(buffers, counts, n, "buffers")?,
+                    Places::new(out_bytes, out_statuses, n)?,
+                )
             };
             // SAFETY: the C contract of `keys`.
-            let (items, numbers, sum) = unsafe { batch(keys, slices_of(buffers), places) }?;
+            let (items, numbers, sum) = unsafe { batch(keys, &values, places) }?;
             open.cluster.submit_get(token, &items, &numbers, sum)
+        })
+    })
+}
+
+/// Removes `n` objects like `nmc_client_remove_batch` and does not wait; see `nmc_client_submit_put`. One completion is queued when all have ended. `out_statuses`, if it
+/// is not NULL, is the library's until then.
+///
+/// Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_submit_remove_batch(
+    client: *mut nmc_client_t,
+    keys: *const nmc_slice_t,
+    n: usize,
+    flags: u32,
+    token: u64,
+    out_statuses: *mut nmc_status_t,
+) -> nmc_status_t {
+    guard(|| {
+        with(client, |open| {
+            check_flags(flags, NMC_REMOVE_ASYNC)?;
+            // SAFETY: the C contract of these arguments.
+            let (keys, places) =
+                unsafe { (array(keys, n, "keys")?, Places::new(std::ptr::null_mut(), out_statuses, n)?) };
+            let mut bad = memory::with_capacity(n)?;
+            bad.resize(n, crate::base::status::NMC_OK);
+            // SAFETY: of our own memory; and the C contract of `keys`.
+            let (good, numbers) = unsafe { good_keys(keys, &mut Statuses::new(bad.as_mut_ptr(), n)?) }?;
+            let sum = begun(bad, places);
+            open.cluster.submit_remove(token, &good, &numbers, flags & NMC_REMOVE_ASYNC == 0, sum)
         })
     })
 }
@@ -212,7 +252,7 @@ pub unsafe extern "C" fn nmc_client_submit_get_batch(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_completions(
     client: *mut nmc_client_t,
-    completions: *mut nmc_client_completion_t,
+    out_completions: *mut nmc_client_completion_t,
     capacity: usize,
     timeout_ms: i64,
     out_n: *mut usize,
@@ -221,8 +261,8 @@ pub unsafe extern "C" fn nmc_client_completions(
         with(client, |open| {
             let count = out(out_n, "out_n")?;
             let deadline = Deadline::from_ms(timeout_ms, MAX_TIMEOUT_MS)?;
-            // SAFETY: the C contract of `completions`.
-            let places = unsafe { array_out(completions, capacity, "completions") }?;
+            // SAFETY: the C contract of `out_completions`.
+            let places = unsafe { array_out(out_completions, capacity, "out_completions") }?;
             let limit = if timeout_ms == 0 { std::time::Duration::ZERO } else { deadline.left() };
             let mut places = places.iter_mut();
             count.write(open.cluster.completions(capacity, limit, |Completion { token, bytes, status }| {

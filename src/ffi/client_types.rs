@@ -243,7 +243,9 @@ pub struct nmc_segment_t {
     pub media: u32,
     /// `NMC_SEGMENT_*`.
     pub state: u32,
-    /// NUMA node or device; -1 if that is not known.
+    /// Of memory of the host the NUMA node where it begins, as `host` numbers them; of a GPU's the CUDA number of the device in the node's process. As it was when
+    /// its node joined: -1 if it had no first page then (memory that is not populated gets pages when values come) and the machine has several NUMA nodes,
+    /// if nobody had taken that rank of the store, and for disks.
     pub near: i32,
     /// Bytes in all.
     pub capacity: u64,
@@ -251,6 +253,12 @@ pub struct nmc_segment_t {
     pub used: u64,
     /// Its name.
     pub name: nmc_slice_t,
+    /// The machine that has it: the address by which others reach its node.
+    pub host: nmc_slice_t,
+    /// 1 if that is this client's machine: both have the same `local_hostname`, or names of the same address.
+    pub here: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Gets a segment. Returns 0 to end the list. Called on the calling thread; must not throw.

@@ -204,7 +204,7 @@ pub extern "C" fn nmc_ep_check(ep: *const nmc_ep_t) -> nmc_status_t {
 /// Graph-safe. Thread-safe: a group belongs to the thread that begins it. Statuses: `NMC_ERR_INVALID_ARG` if it has begun one.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_ep_group_begin() -> nmc_status_t {
-    guard(call_group::begin)
+    guard(|| handle::enter().and_then(|()| call_group::begin()))
 }
 
 /// Ends a group of calls: those of ranks of one expert-parallel group, on one stream and device, go out together, others one after
@@ -214,7 +214,7 @@ pub extern "C" fn nmc_ep_group_begin() -> nmc_status_t {
 /// Graph-safe. One thread: that of `nmc_ep_group_begin`. Statuses: see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_ep_group_end() -> nmc_status_t {
-    guard(call_group::end)
+    guard(|| handle::enter().and_then(|()| call_group::end()))
 }
 
 /// # Safety

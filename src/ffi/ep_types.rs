@@ -1,7 +1,7 @@
 //! Structs and constants of the expert-parallel API.
 
 use super::basic::NMC_ABI_VERSION;
-use super::common::NMC_DTYPE_BF16;
+use super::common::{NMC_DTYPE_BF16, NMC_DTYPE_FP16, NMC_DTYPE_FP32};
 use super::config::Config as Versioned;
 use crate::base::deadline::MAX_TIMEOUT_MS;
 use crate::base::error::Result;
@@ -18,11 +18,6 @@ pub const NMC_EP_DISPATCH_FP8: u32 = 1;
 /// Rows travel as fp8 with scales that the caller gives.
 pub const NMC_EP_DISPATCH_FP8_GIVEN: u32 = 2;
 
-/// Weights are fp32.
-pub const NMC_EP_WEIGHTS_FP32: u32 = 0;
-/// Weights are fp16.
-pub const NMC_EP_WEIGHTS_FP16: u32 = 1;
-
 /// Trap in the kernel that finds an error, instead of reporting it. For debugging: the context is lost.
 pub const NMC_EP_TRAP: u32 = 1;
 /// Do not count tokens per expert.
@@ -30,15 +25,16 @@ pub const NMC_EP_NO_LOAD: u32 = 2;
 /// Give rows to return memory of their own. Without it `y` of `nmc_ep_recv_buffers_t` is its `x`: a row goes back from
 /// where it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
 pub const NMC_EP_SEPARATE_Y: u32 = 4;
-/// Let kernels that are launched with programmatic stream serialization be placed while a dispatch before them waits, a combine
+/// Let kernels that are launched with programmatic stream serialization be placed from the beginning of a dispatch before them on, while a combine
 /// sums, or a pack or a scatter ends, although other processes share the device. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program
 /// itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group.
-/// Without other processes on the device kernels are always placed early.
+/// A launch for all ranks of the group that use the device places the next one early in any case.
 pub const NMC_EP_EARLY: u32 = 8;
 /// Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of the
 /// system's, which are slow while several processes use the device. PTX promises this scope to threads of one program only; that it
 /// holds between processes, too, follows from the one L2 cache that they share and was tested, but nobody promises it (docs/ep.md).
-/// Has no effect if ranks are on several devices. Ranks of one process on one device always use it.
+/// Has no effect if ranks are on several devices. Ranks of one process on one device use it in any case,
+/// if they are of a local world or made by one `nmc_ep_create_ranks`.
 pub const NMC_EP_DEVICE_SCOPE: u32 = 16;
 
 /// How a group is made. Start from `NMC_EP_CONFIG_INIT`; `hidden`, `top_k` and `experts` must be set. All ranks must
@@ -66,7 +62,7 @@ pub struct nmc_ep_config_t {
     pub dtype: u32,
     /// How rows travel to the experts: one of `NMC_EP_DISPATCH_*`.
     pub dispatch: u32,
-    /// Type of weights: one of `NMC_EP_WEIGHTS_*`.
+    /// Type of weights: `NMC_DTYPE_FP32` or `NMC_DTYPE_FP16`.
     pub weights: u32,
     /// Rows that an expert has room for in the grouped layout; 0 for world * t_cap, as many as can come
     /// unless a token names an expert twice. With less,
@@ -110,7 +106,7 @@ unsafe impl Versioned for nmc_ep_config_t {
             experts: 0,
             dtype: NMC_DTYPE_BF16,
             dispatch: NMC_EP_DISPATCH_SAME,
-            weights: NMC_EP_WEIGHTS_FP32,
+            weights: NMC_DTYPE_FP32,
             max_m: 0,
             spill_groups: 0,
             buffer_sets: 0,
@@ -411,9 +407,9 @@ pub(super) unsafe fn parse_ep(ptr: *const nmc_ep_config_t) -> Result<Config> {
         );
     };
     let weight_bytes = match c.weights {
-        NMC_EP_WEIGHTS_FP32 => 4,
-        NMC_EP_WEIGHTS_FP16 => 2,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "weights {other} is neither fp32 (0) nor fp16 (1)"),
+        NMC_DTYPE_FP32 => 4,
+        NMC_DTYPE_FP16 => 2,
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "weights {other} is neither NMC_DTYPE_FP32 nor NMC_DTYPE_FP16"),
     };
     let known = NMC_EP_TRAP | NMC_EP_NO_LOAD | NMC_EP_SEPARATE_Y | NMC_EP_EARLY | NMC_EP_DEVICE_SCOPE;
     if c.flags & !known != 0 || c.reserved0 != 0 || c.reserved.iter().any(|r| *r != 0) {

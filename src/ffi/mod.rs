@@ -9,7 +9,10 @@ mod arg;
 pub mod basic;
 pub mod blocks;
 pub mod client;
+pub mod client_drain;
+pub mod client_metadata;
 pub mod client_placement;
+pub mod client_remove;
 pub mod client_store;
 pub mod client_submit;
 pub mod client_types;
@@ -52,12 +55,12 @@ thread_local! {
     /// NUL-terminated text of the last error of this thread.
     static LAST_ERROR: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     /// What the text will be made from, if nobody asked yet.
-    static UNTOLD: Cell<Option<Untold>> = const { Cell::new(None) };
+    static LAZY: Cell<Option<LazyError>> = const { Cell::new(None) };
 }
 
 /// An error whose text is made when somebody asks for it: for those that are a normal outcome of a fast call.
 #[derive(Clone, Copy)]
-enum Untold {
+enum LazyError {
     Numbers {
         tell: fn([u64; 3]) -> String,
         numbers: [u64; 3],
@@ -72,7 +75,7 @@ enum Untold {
 /// Keeps an error for `nmc_last_error_message`, with the numbers for its text.
 #[inline]
 pub(crate) fn remember_untold(status: nmc_status_t, tell: fn([u64; 3]) -> String, numbers: [u64; 3]) -> nmc_status_t {
-    let _ = UNTOLD.try_with(|untold| untold.set(Some(Untold::Numbers { tell, numbers })));
+    let _ = LAZY.try_with(|lazy| lazy.set(Some(LazyError::Numbers { tell, numbers })));
     status
 }
 
@@ -80,15 +83,15 @@ pub(crate) fn remember_untold(status: nmc_status_t, tell: fn([u64; 3]) -> String
 pub(crate) fn remember_missing(key: &[u8]) -> nmc_status_t {
     let (mut head, len) = ([0; SHOWN + 1], key.len().min(SHOWN + 1));
     head[..len].copy_from_slice(&key[..len]);
-    let _ = UNTOLD.try_with(|untold| untold.set(Some(Untold::Missing { head, len })));
+    let _ = LAZY.try_with(|lazy| lazy.set(Some(LazyError::Missing { head, len })));
     NMC_ERR_NOT_FOUND
 }
 
 /// Makes the text of an error that was only kept.
 fn tell() {
-    match UNTOLD.try_with(Cell::take) {
-        Ok(Some(Untold::Numbers { tell, numbers })) => store_text(&tell(numbers)),
-        Ok(Some(Untold::Missing { head, len })) => store_text(&not_found(&head[..len]).message),
+    match LAZY.try_with(Cell::take) {
+        Ok(Some(LazyError::Numbers { tell, numbers })) => store_text(&tell(numbers)),
+        Ok(Some(LazyError::Missing { head, len })) => store_text(&not_found(&head[..len]).message),
         Ok(None) | Err(_) => {}
     }
 }
@@ -121,7 +124,7 @@ pub(crate) fn guard_status(body: impl FnOnce() -> Result<nmc_status_t>) -> nmc_s
 
 #[cold]
 pub(crate) fn remember(error: &Error) -> nmc_status_t {
-    let _ = UNTOLD.try_with(|untold| untold.set(None));
+    let _ = LAZY.try_with(|lazy| lazy.set(None));
     store_text(&error.message);
     error.status
 }

@@ -4,10 +4,11 @@ use super::arg::{array, array_out, buffer_of, key_of, slices_of};
 use super::basic::nmc_slice_t;
 use super::handle::{self, HasC, Object};
 use super::store_types::{
-    NMC_OBJECT_ABSENT, NMC_OBJECT_ELSEWHERE, NMC_OBJECT_ON_DISK, NMC_OBJECT_READY, NMC_OBJECT_WRITING, embedded_world,
-    keep, nmc_buffer_t, nmc_put_options_t, nmc_store_config_t, parse_options, parse_store,
+    NMC_OBJECT_ABSENT, NMC_OBJECT_ELSEWHERE, NMC_OBJECT_ON_DISK, NMC_OBJECT_READY, NMC_OBJECT_WRITING, embedded, keep,
+    nmc_buffer_t, nmc_put_options_t, nmc_store_config_t, parse_options, parse_store,
 };
 use super::world::nmc_world_t;
+use super::world_types::NMC_IMPORT_NONE;
 use super::{guard, guard_status, optional_out, out, remember_missing};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_TOO_SMALL, NMC_NOT_READY, NMC_OK, nmc_status_t};
@@ -104,8 +105,14 @@ pub unsafe extern "C" fn nmc_store_create(
         let store = if world.is_null() {
             let mut config = config;
             config.master_rank = 0;
-            Store::embedded(&embedded_world(&raw)?, &config)?
+            embedded(&raw, &config)?
         } else {
+            if raw.heap_import.kind != NMC_IMPORT_NONE {
+                crate::bail!(
+                    NMC_ERR_INVALID_ARG,
+                    "heap_import is for an embedded store; the heaps of a world are its ranks'"
+                );
+            }
             handle::with::<World, _>(world, |world| Store::attach(world, &config))?
         };
         slot.write(handle::create(store)?);
@@ -349,9 +356,9 @@ pub unsafe extern "C" fn nmc_store_get_strided(
 /// Reads what the writer of an object said about it (`metadata` of `nmc_put_options_t`) into `buffer`, and stores its size
 /// in `*out_bytes`, if that is not NULL: 0 if there is none. With `capacity` 0 and `out_bytes` it only tells the size. If the
 /// buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any. Of an object that is on disk only it is
-/// read from there.
+/// read from there, and through a handle of `nmc_client_open_store` a node is asked for that of an object which is nowhere here.
 ///
-/// Does not block, but for the disk, and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
+/// Does not block, but for the disk and for nodes, and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
 /// `NMC_NOT_READY` (it is being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot),
 /// `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`, or on disk: it is not what the writer said), `NMC_ERR_IO` (the disk failed),
 /// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
@@ -373,10 +380,11 @@ pub unsafe extern "C" fn nmc_store_get_metadata(
                 Look::Ready(metadata) => metadata_out(metadata, buffer, size)?,
                 Look::Writing(..) => {}
                 Look::Missing => {
-                    if let Look::Ready(metadata) = store.disk_metadata(key)? {
-                        metadata_out(&metadata, buffer, size)?;
-                        return Ok(NMC_OK);
+                    let look = store.metadata_below(key)?;
+                    if let Look::Ready(metadata) = &look {
+                        metadata_out(metadata, buffer, size)?;
                     }
+                    return missed(key, &look);
                 }
             }
             missed(key, &look)
@@ -469,8 +477,7 @@ pub extern "C" fn nmc_store_remove_all(store: *mut nmc_store_t) -> nmc_status_t 
     guard(|| with(store, Store::remove_all))
 }
 
-/// Counts as an access to the object, without reading it, for policies other than FIFO. Of one that is on disk only it changes
-/// nothing yet, and is `NMC_OK`.
+/// Counts as an access to the object, without reading it, for policies other than FIFO; of one that is on disk only, as one to its bucket.
 ///
 /// Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
 /// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).

@@ -54,7 +54,8 @@ pub unsafe extern "C" fn nmc_store_get_location(
 }
 
 /// Opens an object of `bytes` bytes for writing: the program stores the bytes itself, where the plan says, with its own
-/// kernels or memcpy, and commits. Until then nobody can read it, and the key counts as taken.
+/// kernels or memcpy, and commits. Until then nobody can read it, and the key counts as taken. A key that is on disk only counts
+/// as one that exists, as for `nmc_store_put`.
 ///
 /// Asks the master. Thread-safe. Not graph-safe. Statuses as for `nmc_store_put`.
 #[unsafe(no_mangle)]
@@ -159,7 +160,7 @@ pub unsafe extern "C" fn nmc_store_abort(store: *mut nmc_store_t, plan: *const n
 pub unsafe extern "C" fn nmc_store_plan_extents(
     store: *mut nmc_store_t,
     plan: *const nmc_write_plan_t,
-    extents: *mut nmc_extent_t,
+    out_extents: *mut nmc_extent_t,
     capacity: usize,
     out_n: *mut usize,
 ) -> nmc_status_t {
@@ -167,8 +168,8 @@ pub unsafe extern "C" fn nmc_store_plan_extents(
         with(store, |store| {
             // SAFETY: the C contract of `plan`.
             let opened = unsafe { opened_of(plan) }?;
-            // SAFETY: the C contract of `extents`.
-            unsafe { extents_out(store, store.plan_extents(&opened)?, extents, capacity, out_n) }
+            // SAFETY: the C contract of `out_extents`.
+            unsafe { extents_out(store, store.plan_extents(&opened)?, out_extents, capacity, out_n) }
         })
     })
 }
@@ -178,7 +179,7 @@ pub unsafe extern "C" fn nmc_store_plan_extents(
 pub unsafe extern "C" fn nmc_store_view_extents(
     store: *mut nmc_store_t,
     view: *const nmc_view_t,
-    extents: *mut nmc_extent_t,
+    out_extents: *mut nmc_extent_t,
     capacity: usize,
     out_n: *mut usize,
 ) -> nmc_status_t {
@@ -186,18 +187,18 @@ pub unsafe extern "C" fn nmc_store_view_extents(
         with(store, |store| {
             // SAFETY: the C contract of `view`.
             let pin = pin_of(unsafe { view_of(view) }?);
-            // SAFETY: the C contract of `extents`.
-            unsafe { extents_out(store, store.view_extents(pin)?, extents, capacity, out_n) }
+            // SAFETY: the C contract of `out_extents`.
+            unsafe { extents_out(store, store.view_extents(pin)?, out_extents, capacity, out_n) }
         })
     })
 }
 
 /// # Safety
-/// `extents` points to `capacity` structs, unless that is 0.
+/// `out_extents` points to `capacity` structs, unless that is 0.
 unsafe fn extents_out(
     store: &Store,
     found: Extents,
-    extents: *mut nmc_extent_t,
+    out_extents: *mut nmc_extent_t,
     capacity: usize,
     out_n: *mut usize,
 ) -> Result<()> {
@@ -208,7 +209,7 @@ unsafe fn extents_out(
         crate::bail!(NMC_ERR_TOO_SMALL, "there are {n} extents, and room for {capacity}");
     }
     // SAFETY: forwarded from the caller.
-    let places = unsafe { array_out(extents, n, "extents") }?;
+    let places = unsafe { array_out(out_extents, n, "out_extents") }?;
     for (place, (ptr, device_ptr, bytes)) in places.iter_mut().zip(store.addresses(found)?) {
         *place = nmc_extent_t { ptr: ptr as *mut c_void, device_ptr: device_ptr as *mut c_void, bytes };
     }

@@ -121,7 +121,7 @@ fn pair<A, B>(n: usize) -> Result<(Vec<A>, Vec<B>)> {
 }
 
 /// Stores `n` values. `values[i]` goes under `keys[i]`; `out_statuses[i]`, if `out_statuses` is not NULL, tells
-/// what became of it. `options` apply to all and may be NULL. A failed item does not stop the others.
+/// what became of it. `options` apply to all and may be NULL. A failed item does not stop the others. Otherwise like `nmc_store_put`.
 ///
 /// Asks the master once for up to 256 objects. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the
 /// status of the first item that did not. Statuses as for `nmc_store_put`; `NMC_ERR_NO_MEMORY` is also given for all items
@@ -177,8 +177,8 @@ pub unsafe extern "C" fn nmc_store_put_batch(
     })
 }
 
-/// Reads `n` values into `buffers`, each of exactly the value's size. Those that are on disk only are read together: all requests
-/// are under way before the first is waited for. Otherwise like `nmc_store_get_into` and `nmc_store_put_batch`; items that are being
+/// Reads `n` values into `buffers`, each of exactly the value's size. Those that are on disk only are read together: as many
+/// requests are under way at a time as `depth` of the tier says, of 64 values at most. Otherwise like `nmc_store_get_into` and `nmc_store_put_batch`; items that are being
 /// written give `NMC_NOT_READY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get_into_batch(
@@ -362,9 +362,10 @@ pub unsafe extern "C" fn nmc_store_commit_batch(
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (plans, mut statuses) = unsafe { (array(plans, n, "plans")?, Statuses::new(out_statuses, n)?) };
+            let commit = store.committing();
             for (i, plan) in plans.iter().enumerate() {
                 // SAFETY: a plan of the caller's array.
-                let committed = unsafe { opened_of(plan) }.and_then(|plan| store.commit(&plan));
+                let committed = unsafe { opened_of(plan) }.and_then(|plan| commit(&plan));
                 statuses.set(i, committed.map(|()| NMC_OK));
             }
             Ok(statuses.first)

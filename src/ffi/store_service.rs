@@ -101,15 +101,15 @@ pub unsafe extern "C" fn nmc_store_watch(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_completions(
     store: *mut nmc_store_t,
-    completions: *mut nmc_completion_t,
+    out_completions: *mut nmc_completion_t,
     capacity: usize,
     out_n: *mut usize,
 ) -> nmc_status_t {
     guard(|| {
         with(store, |store| {
             let count = out(out_n, "out_n")?;
-            // SAFETY: the C contract of `completions`.
-            let places = unsafe { array_out(completions, capacity, "completions") }?;
+            // SAFETY: the C contract of `out_completions`.
+            let places = unsafe { array_out(out_completions, capacity, "out_completions") }?;
             let mut places = places.iter_mut();
             count.write(store.completions(capacity, |Completion { token, status, lost }| {
                 if let Some(place) = places.next() {
@@ -219,23 +219,23 @@ pub unsafe extern "C" fn nmc_store_next(
 }
 
 /// Stores numbers about the store and this client in `*out_stats`, which starts from `NMC_STORE_STATS_INIT`, and those of
-/// each rank in `ranks[0..n_ranks]`, if that is not NULL. Each of `ranks` starts from `NMC_STORE_RANK_STATS_INIT`: the size
+/// each rank in `out_ranks[0..n_ranks]`, if that is not NULL. Each of `out_ranks` starts from `NMC_STORE_RANK_STATS_INIT`: the size
 /// that the first one says is the distance from one to the next.
 ///
 /// Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_stats(
     store: *mut nmc_store_t,
-    ranks: *mut nmc_store_rank_stats_t,
+    out_ranks: *mut nmc_store_rank_stats_t,
     n_ranks: usize,
     out_stats: *mut nmc_store_stats_t,
 ) -> nmc_status_t {
     guard(|| {
         with(store, |store| {
-            let n_ranks = if ranks.is_null() { 0 } else { n_ranks };
+            let n_ranks = if out_ranks.is_null() { 0 } else { n_ranks };
             // SAFETY: the C contract of these arguments.
             let (all, each) =
-                unsafe { (OutStruct::new(out_stats, "out_stats")?, OutStructs::new(ranks, n_ranks, "ranks")?) };
+                unsafe { (OutStruct::new(out_stats, "out_stats")?, OutStructs::new(out_ranks, n_ranks, "out_ranks")?) };
             let found = store.stats()?;
             for (at, rank) in found.ranks.iter().enumerate() {
                 each.put(at, rank_stats(rank));

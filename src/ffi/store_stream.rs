@@ -179,10 +179,17 @@ pub unsafe extern "C" fn nmc_store_publish_desc(
 pub unsafe extern "C" fn nmc_store_publish_captured(
     store: *mut nmc_store_t,
     descs: *const nmc_publish_desc_t,
-    n: u32,
+    n: usize,
     stream: *mut c_void,
 ) -> nmc_status_t {
-    guard(|| with(store, |store| store.publish_captured(descs as u64, n, stream)))
+    guard(|| {
+        with(store, |store| {
+            let Ok(n) = u32::try_from(n) else {
+                crate::bail!(NMC_ERR_INVALID_ARG, "{n} descriptors cannot be published at a time");
+            };
+            store.publish_captured(descs as u64, n, stream)
+        })
+    })
 }
 
 /// Sets a pin slot aside for a captured graph or for kernels, and stores its number in `*out_slot`.

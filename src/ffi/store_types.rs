@@ -1,12 +1,13 @@
 //! Structs and constants of the store API.
 
 use super::basic::{NMC_ABI_VERSION, nmc_slice_t};
-use super::common::NMC_EVICT_FIFO;
+use super::common::{NMC_EVICT_FIFO, NMC_EVICT_LRU, NMC_EVICT_S3FIFO};
 use super::config::Config as Versioned;
-use super::world_types::{NMC_HEAP_HOST, nmc_world_config_t};
+use super::world_types::{NMC_HEAP_HOST, NMC_IMPORT_NONE, nmc_memory_t, nmc_world_config_t};
 use crate::base::Deadline;
 use crate::base::deadline::MAX_TIMEOUT_MS;
 use crate::base::error::Result;
+use crate::store::Store;
 use crate::store::config::{
     Config, DEFAULT_HIGH, DEFAULT_LOW, DEFAULT_PAGE_BYTES, DEFAULT_PIN_SLOTS, DEFAULT_WATCHDOG_MS, Policy,
 };
@@ -19,15 +20,11 @@ use std::time::Duration;
 /// Keep a CRC32C of every page and check it on every read by the library. It is stored by `nmc_store_commit`: an object that
 /// its program published by itself gives such reads `NMC_NOT_READY` until then.
 pub const NMC_STORE_CHECKSUMS: u32 = 1;
-/// Use huge pages for the heaps of an embedded store, if there are any.
-pub const NMC_STORE_HUGE_PAGES: u32 = 2;
-/// Fault the host heaps of an embedded store in when it is created, as `NMC_HEAP_POPULATE` does for a world.
-pub const NMC_STORE_POPULATE: u32 = 4;
 /// The store waits for its tier: while that is not open (`nmc_tier_open` in the process of the master), calls that store, remove or replace
 /// something return `NMC_ERR_UNAVAILABLE`, and so do reads of what is not in memory, instead of `NMC_ERR_NOT_FOUND`. For stores that begin
 /// with what a directory has: without it, other ranks may store a key that is on disk before that is known. Counts in the process of the
 /// master; others ignore it.
-pub const NMC_STORE_WAIT_FOR_TIER: u32 = 8;
+pub const NMC_STORE_WAIT_FOR_TIER: u32 = 2;
 
 /// Store the value in one run of pages.
 pub const NMC_PUT_CONTIGUOUS: u32 = 1;
@@ -88,7 +85,7 @@ pub struct nmc_store_config_t {
     pub max_objects: u32,
     /// Most pins that a client can hold at a time; 0 for 1,024.
     pub pin_slots: u32,
-    /// One of `NMC_EVICT_*`.
+    /// `NMC_EVICT_FIFO`, `NMC_EVICT_LRU` or `NMC_EVICT_S3FIFO`.
     pub eviction: u32,
     /// 0, or `NMC_STORE_*` flags.
     pub flags: u32,
@@ -106,12 +103,19 @@ pub struct nmc_store_config_t {
     pub heap_kind: u32,
     /// Embedded store: CUDA device, as in `nmc_world_config_t`.
     pub device: i32,
+    /// Embedded store: `NMC_HEAP_*` flags, as in `nmc_world_config_t`.
+    pub heap_flags: u32,
+    /// Zero.
+    pub reserved0: u32,
     /// How long to wait for the store's master when attaching, in ms; -1 for 30 s.
     pub attach_timeout_ms: i64,
     /// How long a call waits for the master, in ms; -1 for 10 s.
     pub call_timeout_ms: i64,
+    /// Embedded store with one heap: memory of the program that is this heap, `heap_offset` and `heap_bytes` bytes of it; `NMC_IMPORT_NONE` for memory of the
+    /// library. It stays the program's, which leaves it alone until the last handle of the store is destroyed, or `nmc_client_unmount` of what was mounted has returned.
+    pub heap_import: nmc_memory_t,
     /// Zero.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 2],
 }
 
 /// How a value is stored. Start from `NMC_PUT_OPTIONS_INIT`; NULL means the same.
@@ -434,9 +438,12 @@ unsafe impl Versioned for nmc_store_config_t {
             world_size: 0,
             heap_kind: NMC_HEAP_HOST,
             device: -1,
+            heap_flags: 0,
+            reserved0: 0,
             attach_timeout_ms: -1,
             call_timeout_ms: -1,
-            reserved: [0; 4],
+            heap_import: nmc_memory_t { kind: NMC_IMPORT_NONE, fd: -1, ptr: std::ptr::null_mut() },
+            reserved: [0, 0],
         }
     }
 }
@@ -482,18 +489,20 @@ fn nonzero<T: PartialEq + Default>(value: T) -> Option<T> {
 pub(crate) unsafe fn parse_store(ptr: *const nmc_store_config_t) -> Result<(Config, nmc_store_config_t)> {
     // SAFETY: forwarded from the caller.
     let c = unsafe { super::config::read(ptr) }?;
-    if c.flags & !(NMC_STORE_CHECKSUMS | NMC_STORE_HUGE_PAGES | NMC_STORE_POPULATE | NMC_STORE_WAIT_FOR_TIER) != 0 {
+    if c.flags & !(NMC_STORE_CHECKSUMS | NMC_STORE_WAIT_FOR_TIER) != 0 {
         crate::bail!(NMC_ERR_INVALID_ARG, "flags {:#x} has bits that mean nothing", c.flags);
     }
-    if c.reserved.iter().any(|r| *r != 0) {
+    if c.reserved0 != 0 || c.reserved.iter().any(|r| *r != 0) {
         crate::bail!(NMC_ERR_INVALID_ARG, "the reserved fields of the config are not zero; start from its _INIT macro");
     }
-    let Some(policy) = Policy::from_code(c.eviction) else {
-        crate::bail!(
+    let policy = match c.eviction {
+        NMC_EVICT_FIFO => Policy::Fifo,
+        NMC_EVICT_LRU => Policy::Lru,
+        NMC_EVICT_S3FIFO => Policy::S3Fifo,
+        other => crate::bail!(
             NMC_ERR_INVALID_ARG,
-            "eviction {} is none of NMC_EVICT_FIFO, NMC_EVICT_LRU, NMC_EVICT_S3FIFO",
-            c.eviction
-        );
+            "eviction {other} is none of NMC_EVICT_FIFO, NMC_EVICT_LRU, NMC_EVICT_S3FIFO"
+        ),
     };
     let call_ms = if c.call_timeout_ms == -1 { 10_000 } else { c.call_timeout_ms };
     let Some(call_ms) = u32::try_from(call_ms).ok().filter(|ms| i64::from(*ms) <= MAX_TIMEOUT_MS) else {
@@ -519,20 +528,28 @@ pub(crate) unsafe fn parse_store(ptr: *const nmc_store_config_t) -> Result<(Conf
     Ok((config, c))
 }
 
+/// A store of this process alone, in memory of its own or of the program.
+pub(crate) fn embedded(c: &nmc_store_config_t, config: &Config) -> Result<Store> {
+    let mut world = embedded_world(c)?;
+    match world.import.take() {
+        Some(lent) => Store::embedded_on(&world, lent, config),
+        None => Store::embedded(&world, config),
+    }
+}
+
 /// The world of an embedded store.
-pub(crate) fn embedded_world(c: &nmc_store_config_t) -> Result<crate::world::Config> {
+fn embedded_world(c: &nmc_store_config_t) -> Result<crate::world::Config> {
     if c.heap_bytes == 0 || c.heap_bytes > 1 << 46 {
         crate::bail!(NMC_ERR_INVALID_ARG, "heap_bytes {} of an embedded store is not between 1 and 2^46", c.heap_bytes);
     }
-    let huge = if c.flags & NMC_STORE_HUGE_PAGES != 0 { super::world_types::NMC_HEAP_HUGE_PAGES } else { 0 };
-    let populate = if c.flags & NMC_STORE_POPULATE != 0 { super::world_types::NMC_HEAP_POPULATE } else { 0 };
     let world = nmc_world_config_t {
         name: nmc_slice_t { ptr: c"local".as_ptr().cast(), len: 5 },
         dir: EMPTY,
         world_size: c.world_size.max(1),
         heap_bytes: c.heap_bytes.saturating_add(c.heap_offset),
         heap_kind: c.heap_kind,
-        heap_flags: huge | populate,
+        heap_flags: c.heap_flags,
+        heap_import: c.heap_import,
         device: c.device,
         words_per_rank: 0,
         join_timeout_ms: MAX_TIMEOUT_MS,

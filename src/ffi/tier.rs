@@ -11,6 +11,7 @@ use super::tier_types::{
     nmc_tier_scan_fn, nmc_tier_stats_t, nmc_tier_verified_t, nmc_tier_verify_fn, parse_tier, stats_of, verified_of,
 };
 use super::{guard, guard_status, optional_out, out};
+use crate::base::deadline::MAX_TIMEOUT_MS;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_NOT_READY, NMC_OK, nmc_status_t};
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn nmc_tier_offload(
 }
 
 /// Brings the values of `n` keys back into memory, into the heap of this process's rank, in the namespace of the store that the tier was
-/// opened with: all that are on disk only are read together. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of
+/// opened with: those that are on disk only are read 64 together. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of
 /// `keys[i]`: `NMC_OK` if it is in memory, whether it was there before or not, `NMC_NOT_READY` if it is being written there,
 /// `NMC_ERR_NOT_FOUND` if it is nowhere. What comes back stays on disk too, so that memory can evict it without writing it again, and
 /// keeps its metadata, its priority and its retain class, but for a retention for a time.
@@ -227,7 +228,7 @@ pub unsafe extern "C" fn nmc_tier_stage(
     tier: *mut nmc_tier_t,
     keys: *const nmc_slice_t,
     n: usize,
-    ttl_ms: u32,
+    ttl_ms: u64,
     out_loan: *mut u64,
     out_values: *mut nmc_slice_t,
     out_statuses: *mut nmc_status_t,
@@ -246,7 +247,10 @@ pub unsafe extern "C" fn nmc_tier_stage(
                 Ok(good) => good,
                 Err(error) => return Ok(statuses.refuse(&error)),
             };
-            let time = Duration::from_millis(if ttl_ms == 0 { NMC_TIER_STAGE_MS } else { ttl_ms }.into());
+            if ttl_ms > MAX_TIMEOUT_MS.unsigned_abs() {
+                crate::bail!(NMC_ERR_INVALID_ARG, "ttl_ms {ttl_ms} is above {MAX_TIMEOUT_MS}");
+            }
+            let time = Duration::from_millis(if ttl_ms == 0 { NMC_TIER_STAGE_MS.into() } else { ttl_ms });
             let staged = open.tier.stage(&good, time, |at, look| {
                 let status = look.map(|look| {
                     if let Look::Ready(lent) = &look {
@@ -276,7 +280,7 @@ pub extern "C" fn nmc_tier_release(tier: *mut nmc_tier_t, loan: u64) -> nmc_stat
 }
 
 /// Takes values from the disk, whole buckets, those that `eviction` of the config says first (the oldest if it says nothing), until its
-/// files take at most `keep_bytes`. Stores in `*out_evicted`, if that is not NULL, how many values went. Those that are in memory as well
+/// files take at most `keep_bytes`, besides those of damaged buckets that were set aside. Stores in `*out_evicted`, if that is not NULL, how many values went. Those that are in memory as well
 /// stay there, and are written again before memory evicts them. It is no removal: a power loss right after it may bring them back.
 ///
 /// Outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_IO` (the disk refuses),
@@ -377,8 +381,9 @@ pub unsafe extern "C" fn nmc_tier_stats(tier: *mut nmc_tier_t, out_stats: *mut n
 /// `NMC_TIER_VERIFIED_INIT`. `callback`, which may be NULL, is told how far it is; if it returns 0, the call ends with what was found so
 /// far.
 ///
-/// Reads the whole disk. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this process does
-/// not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; if some values could not be read for another
+/// Reads the whole disk, in this process; whether what is wrong ends is the owner's to say, who looks once more. Thread-safe. Not graph-safe.
+/// Statuses: `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; outside of the owner's process also `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`
+/// (the owner does not answer) and `NMC_ERR_NOT_FOUND` (the tier was closed); if some values could not be read for another
 /// reason than damage, they are counted as `unreadable` and stay, all others are looked at, and it returns why: `NMC_ERR_IO`, `NMC_ERR_LIMIT`,
 /// `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
@@ -406,8 +411,9 @@ pub unsafe extern "C" fn nmc_tier_verify(
 /// Calls `callback` for every value on disk, of all namespaces, whether it is in memory as well or not, in no order that means anything,
 /// until it returns 0. What comes and goes meanwhile may be among them or not.
 ///
-/// Reads the lists of all buckets. In the owner's process only. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (this
-/// process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; if lists could not be read, after all
+/// Reads the lists of all buckets, in this process. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_CANCELLED` (the tier is being closed),
+/// `NMC_ERR_NO_MEMORY`; outside of the owner's process also `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (the owner does not answer) and
+/// `NMC_ERR_NOT_FOUND` (the tier was closed); if lists could not be read, after all
 /// others: `NMC_ERR_IO`, `NMC_ERR_CORRUPT`, `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_scan(

@@ -1,6 +1,7 @@
 //! Structs and constants of the SSD tier's API, and the environment that stands in for what a config leaves open.
 
 use super::basic::{NMC_ABI_VERSION, nmc_slice_t};
+use super::common::{NMC_EVICT_FIFO, NMC_EVICT_LRU, NMC_EVICT_NONE};
 use super::config::Config as Versioned;
 use super::world_types::bytes_of;
 use crate::base::error::{Error, Result};
@@ -53,13 +54,6 @@ pub const NMC_TIER_BACKEND_OFFSET: u32 = 2;
 /// Keeps nothing: what is written is gone. To measure what the rest costs.
 pub const NMC_TIER_BACKEND_NOOP: u32 = 3;
 
-/// Nothing leaves the disk to make room: when it is full, offloading pauses, which `full` of `nmc_tier_stats_t` counts.
-pub const NMC_TIER_EVICT_NONE: u32 = 0;
-/// The bucket goes first that was written first.
-pub const NMC_TIER_EVICT_FIFO: u32 = 1;
-/// The bucket goes first that nobody has read for the longest time.
-pub const NMC_TIER_EVICT_LRU: u32 = 2;
-
 /// Values are on disk, safe from a power loss.
 pub const NMC_TIER_STORED: u32 = 1;
 /// Values were taken from the disk to make room, or by `nmc_tier_evict`. Those that are in memory are still there.
@@ -97,12 +91,12 @@ pub struct nmc_tier_config_t {
     pub bucket_keys: u32,
     /// Longest time between two looks for something to write, in ms; 0 for the environment, or 10 s. Under pressure it looks at once.
     pub heartbeat_ms: u32,
-    /// Most requests in flight for one call, up to 4,096; 0 for 32.
+    /// Most requests in flight for one call, up to 1,024; 0 for 32.
     pub depth: u32,
     /// 0, or `NMC_TIER_*` flags.
     pub flags: u32,
-    /// What goes when the file system, `capacity_bytes` or `max_objects` is used up: `NMC_TIER_EVICT_*`. If `capacity_bytes` comes from
-    /// the environment, `NMC_TIER_EVICT_NONE` stands for FIFO.
+    /// What goes when the file system, `capacity_bytes` or `max_objects` is used up: `NMC_EVICT_NONE`, `NMC_EVICT_FIFO` or `NMC_EVICT_LRU`. If `capacity_bytes` comes from
+    /// the environment, `NMC_EVICT_NONE` stands for FIFO.
     pub eviction: u32,
     /// Reads from disk after which a value comes back into memory, into the heap of the rank that read it last: 1 for always, up to
     /// 255; 0 for never. It comes in the background, and evicts others if memory is full.
@@ -274,7 +268,7 @@ unsafe impl Versioned for nmc_tier_config_t {
             heartbeat_ms: 0,
             depth: 0,
             flags: 0,
-            eviction: NMC_TIER_EVICT_NONE,
+            eviction: NMC_EVICT_NONE,
             promote_after: 0,
             admit_reads: 0,
             admit_priority: 0,
@@ -302,7 +296,7 @@ const FLAGS: u32 = NMC_TIER_NO_DIRECT
 /// Longest path that is looked at.
 const MAX_PATH: usize = 4096;
 /// The kernel's rings are not much larger.
-const MAX_DEPTH: u32 = 4096;
+const MAX_DEPTH: u32 = 1024;
 /// The index counts the blocks of a bucket in 28 bits.
 const MAX_BUCKET_BYTES: u64 = 1 << 40;
 
@@ -368,11 +362,14 @@ fn translate(
         bytes => bytes,
     };
     let evict = match c.eviction {
-        NMC_TIER_EVICT_NONE if c.capacity_bytes == 0 && capacity_bytes != 0 => Evict::Fifo,
-        NMC_TIER_EVICT_NONE => Evict::Never,
-        NMC_TIER_EVICT_FIFO => Evict::Fifo,
-        NMC_TIER_EVICT_LRU => Evict::Lru,
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "eviction {other} is not one of NMC_TIER_EVICT_*"),
+        NMC_EVICT_NONE if c.capacity_bytes == 0 && capacity_bytes != 0 => Evict::Fifo,
+        NMC_EVICT_NONE => Evict::Never,
+        NMC_EVICT_FIFO => Evict::Fifo,
+        NMC_EVICT_LRU => Evict::Lru,
+        other => crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "eviction {other} is none of NMC_EVICT_NONE, NMC_EVICT_FIFO, NMC_EVICT_LRU"
+        ),
     };
     // Looked at whatever the flag says: a variable that is wrong is told of, not forgotten.
     let uring = switch_of(&environment)?.unwrap_or(default.uring);
@@ -571,13 +568,13 @@ mod tests {
     #[test]
     fn what_is_kept_is_as_the_config_says_and_nonsense_is_refused() {
         let found = made(&[], |c| {
-            (c.eviction, c.promote_after, c.admit_reads) = (NMC_TIER_EVICT_LRU, 255, (1 << 24) - 1);
+            (c.eviction, c.promote_after, c.admit_reads) = (NMC_EVICT_LRU, 255, (1 << 24) - 1);
             (c.admit_priority, c.write_bytes_per_s) = (3, u64::MAX);
         });
         let found = found.unwrap();
         assert_eq!((found.evict, found.promote_after, found.write_bytes_per_s), (Evict::Lru, 255, u64::MAX));
         assert_eq!((found.admission.reads, found.admission.priority), ((1 << 24) - 1, 3));
-        assert_eq!(made(&[], |c| c.eviction = NMC_TIER_EVICT_FIFO).unwrap().evict, Evict::Fifo);
+        assert_eq!(made(&[], |c| c.eviction = NMC_EVICT_FIFO).unwrap().evict, Evict::Fifo);
         assert_eq!(made(&[], |c| c.backend = NMC_TIER_BACKEND_OFFSET).unwrap().backend, Backend::Offset);
         for wrong in 0..5 {
             let made = made(&[], |c| match wrong {

@@ -50,7 +50,8 @@ pub const NMC_RANK_GONE: u32 = 3;
 pub const NMC_RANK_LEFT: u32 = 4;
 
 /// Memory of the engine that is to be used instead of memory of the library. It stays the engine's, and must stay
-/// valid until the world is destroyed in every process.
+/// valid until the world is destroyed in every process. It must be writable, and is lent to one heap at a time: neither is looked at where it is
+/// given by address.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_memory_t {
@@ -284,6 +285,21 @@ pub(crate) unsafe fn parse(ptr: *const nmc_world_config_t) -> Result<Config> {
 }
 
 fn import(memory: &nmc_memory_t, kind: HeapKind, bytes: u64) -> Result<Option<Import>> {
+    let (fd, pointer) = match memory.kind {
+        NMC_IMPORT_HOST_FD | NMC_IMPORT_CUDA_FD => (true, false),
+        NMC_IMPORT_HOST_PTR | NMC_IMPORT_CUDA_PTR => (false, true),
+        _ => (false, false),
+    };
+    // 0 is what a struct of zeros has.
+    if !fd && memory.fd > 0 || !pointer && !memory.ptr.is_null() {
+        crate::bail!(
+            NMC_ERR_INVALID_ARG,
+            "heap_import has fd {} and ptr {:p}, which kind {} does not use: -1 and NULL, or another kind",
+            memory.fd,
+            memory.ptr,
+            memory.kind
+        );
+    }
     let address = || -> Result<u64> {
         let address = memory.ptr as u64;
         if address == 0 || !address.is_multiple_of(16) || address.checked_add(bytes).is_none() {

@@ -259,6 +259,7 @@ impl Streaming {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::random::Random;
     use std::collections::HashSet;
     use std::num::NonZeroU32;
 
@@ -268,14 +269,10 @@ mod tests {
         ALGOS.map(|algo| Chain::new(algo, &Key::default()))
     }
 
-    /// Tokens that look like tokens: below a vocabulary of 128,256, from a fixed sequence.
+    /// Tokens that look like tokens: below a vocabulary of 128,256.
     fn tokens(count: usize, seed: u64) -> Vec<u32> {
-        let mut state = seed;
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            u32::try_from((state >> 33) % 128_256).unwrap()
-        };
-        (0..count).map(|_| next()).collect()
+        let mut random = Random(seed);
+        (0..count).map(|_| random.below(128_256)).collect()
     }
 
     /// Computed with other implementations (Python's hashlib, blake3 1.0.11, xxhash 4.1.0) from the description above.

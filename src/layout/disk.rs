@@ -2,7 +2,7 @@
 //! `sync::disk_entry`; two tables lead to entries, see `sync::index`. A key is known by a fingerprint of 88 bits here; whoever
 //! reads the disk finds the whole key there.
 
-use super::region::{InShared, Region};
+use super::region::{InShared, Region, prefetch};
 use super::store::MAX_NAMESPACES;
 use crate::sync::disk_entry::{self, LIVE, Words};
 use crate::sync::index::{self, Found, Tables};
@@ -256,6 +256,13 @@ impl<'a> View<'a> {
         fence(Ordering::Release);
         place.store(put, Ordering::Relaxed);
         disk_entry::fill(words, entry.words());
+    }
+
+    /// The bucket that a search begins with will be looked at soon.
+    #[inline]
+    pub fn prefetch(&self, wanted: Fingerprint) {
+        let table = self.tables[(self.header.root.load(Ordering::Relaxed) & 1) as usize];
+        index::path(table.len(), wanted.low).next().and_then(|at| table.get(at)).into_iter().for_each(prefetch);
     }
 
     /// The index.

@@ -249,7 +249,7 @@ impl Shape {
             ("experts", self.experts.into()),
             ("dtype", self.dtype.public_code().into()),
             ("dispatch", self.wire as u64),
-            ("weights", (self.weight_bytes == 2).into()),
+            ("weights", if self.weight_bytes == 2 { Dtype::Fp16 } else { Dtype::Fp32 }.public_code().into()),
             ("max_m", self.max_m.into()),
             ("spill_groups", self.spill_groups.into()),
             ("buffer_sets", self.sets.into()),

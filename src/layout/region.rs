@@ -20,7 +20,7 @@ pub struct Region<'a> {
 
 /// Tells the CPU that the cache line at `place` will be read soon. Changes nothing else.
 #[inline(always)]
-pub fn hint<T>(place: &T) {
+pub fn prefetch<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing and faults nowhere.
     unsafe {

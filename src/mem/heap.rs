@@ -4,7 +4,7 @@
 
 use super::slab::Slab;
 use crate::base::error::{Error, Result};
-use crate::base::status::NMC_ERR_UNSUPPORTED;
+use crate::base::status::{NMC_ERR_INVALID_ARG, NMC_ERR_PERMISSION, NMC_ERR_PROTOCOL, NMC_ERR_UNSUPPORTED};
 use crate::base::{Deadline, id};
 use crate::cuda::{self, Device, HostRegistration, IpcExport, IpcHeap, VmmHeap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -174,7 +174,11 @@ impl Heap {
         match import {
             Import::HostFd(fd) => {
                 let slab = Slab::open(fd, bytes, true).map_err(|e| {
-                    e.context("the lent descriptor must be a memfd sealed with F_SEAL_SHRINK|F_SEAL_GROW")
+                    let refused = [NMC_ERR_PROTOCOL, NMC_ERR_PERMISSION].contains(&e.status);
+                    let status = if refused { NMC_ERR_INVALID_ARG } else { e.status };
+                    Error { status, ..e }.context(
+                        "the lent descriptor must be a memfd that can be written, and is sealed with F_SEAL_SHRINK|F_SEAL_GROW",
+                    )
                 })?;
                 Self::from_slab(slab, bytes, device)
             }
@@ -336,5 +340,25 @@ impl Heap {
     #[must_use]
     pub fn huge(&self) -> bool {
         matches!(&self.memory, HeapMemory::Host(slab) if slab.huge())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+
+    #[test]
+    fn a_descriptor_that_cannot_be_lent_is_the_callers_mistake() {
+        let slab = Slab::create(c"lent", 8192, false, &Deadline::after(std::time::Duration::from_secs(60))).unwrap();
+        let good = || slab.as_fd().try_clone_to_owned().unwrap();
+        assert!(Heap::lend(Import::HostFd(good()), 8192, None).is_ok(), "control");
+        let status = |fd: OwnedFd, bytes| Heap::lend(Import::HostFd(fd), bytes, None).err().map(|error| error.status);
+        assert_eq!(status(good(), 1 << 20), Some(NMC_ERR_INVALID_ARG), "too short");
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(status(file.into(), 4096), Some(NMC_ERR_INVALID_ARG), "no memfd");
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&slab.as_fd()));
+        let read_only = std::fs::File::open(path).unwrap();
+        assert_eq!(status(read_only.into(), 8192), Some(NMC_ERR_INVALID_ARG), "it cannot be written");
     }
 }

@@ -5,6 +5,7 @@
 pub mod heap;
 pub mod limits;
 pub mod mapped_view;
+pub mod numa;
 pub mod page_pool;
 pub mod ranges;
 pub mod slab;

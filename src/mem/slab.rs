@@ -4,8 +4,10 @@
 use super::limits;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::status::NMC_ERR_TIMEOUT;
 use crate::layout::region::Region;
+use parking_lot::Mutex;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -13,7 +15,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 const HUGE_BYTES: u64 = 2 << 20;
 /// `fallocate` is called in steps of this size.
-const STEP_BYTES: u64 = 256 << 20;
+const STEP_BYTES: u64 = 64 << 20;
+/// Bytes that this process is about to reserve, in the order in which that began: several of its ranks do at a time, and what is left may be enough
+/// for one of them only.
+static AHEAD: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 /// Page tables are filled in steps of this size, each some 20 ms.
 const POPULATE_BYTES: usize = 64 << 20;
 
@@ -31,6 +36,37 @@ pub struct Slab {
 unsafe impl Send for Slab {}
 // SAFETY: as above.
 unsafe impl Sync for Slab {}
+
+/// One of them.
+struct Ahead {
+    number: u64,
+}
+
+impl Ahead {
+    fn new(bytes: u64) -> Result<Self> {
+        let mut all = AHEAD.lock();
+        let number = all.last().map_or(0, |(number, _)| number + 1);
+        memory::push(&mut all, (number, bytes))?;
+        Ok(Self { number })
+    }
+
+    /// Fails if there is not enough for what it and those that began before it have still to reserve: those that came later wait for their turn to
+    /// fail. From now on the system counts this step.
+    fn begin(&self, step: u64) -> Result<()> {
+        let mut all = AHEAD.lock();
+        limits::check_available(all.iter().filter(|(number, _)| *number <= self.number).map(|(_, bytes)| bytes).sum())?;
+        if let Some((_, bytes)) = all.iter_mut().find(|(number, _)| *number == self.number) {
+            *bytes = bytes.saturating_sub(step);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        AHEAD.lock().retain(|(number, _)| *number != self.number);
+    }
+}
 
 impl Slab {
     /// Reserves `bytes` (rounded up to whole pages) of zeroed memory. Huge pages are used if asked for and there
@@ -62,20 +98,30 @@ impl Slab {
         }
         // SAFETY: `raw` is a fresh descriptor that nobody else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        limits::check_file_size(bytes)?;
+        if extra == 0 {
+            // By itself: what cannot be is not to keep others from what can.
+            limits::check_available(bytes)?;
+        }
+        // Huge pages come from a pool of their own.
+        let ahead = if extra == 0 { Some(Ahead::new(bytes)?) } else { None };
         let mut done = 0;
         while done < bytes {
-            // Before every step, since others reserve at the same time. Huge pages come from a pool of their own.
-            if extra == 0 {
-                limits::check_headroom(bytes - done)?;
-            }
             let step = STEP_BYTES.min(bytes - done);
+            // Before every step, since other processes reserve at the same time.
+            ahead.as_ref().map_or(Ok(()), |ahead| ahead.begin(step))?;
             // SAFETY: plain system call on our own descriptor; offsets were checked to fit i64 in `create`.
-            let rc = unsafe { libc::fallocate(fd.as_raw_fd(), 0, done.cast_signed(), step.cast_signed()) };
-            match (rc, std::io::Error::last_os_error()) {
-                (0, _) => done += step,
-                (_, cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
-                (_, cause) => return Err(Error::os("fallocate", &cause)),
+            while unsafe { libc::fallocate(fd.as_raw_fd(), 0, done.cast_signed(), step.cast_signed()) } != 0 {
+                let cause = std::io::Error::last_os_error();
+                if cause.kind() != std::io::ErrorKind::Interrupted {
+                    return Err(Error::os("fallocate", &cause));
+                }
+                // A step that a signal ends begins anew: signals that come often enough let none get through.
+                if deadline.passed() {
+                    return Err(Error::new(NMC_ERR_TIMEOUT, format!("{done} of {bytes} bytes were reserved in time")));
+                }
             }
+            done += step;
             if done < bytes && deadline.passed() {
                 return Err(Error::new(NMC_ERR_TIMEOUT, format!("{done} of {bytes} bytes were reserved in time")));
             }
@@ -251,6 +297,22 @@ mod tests {
         let part = maps.lines().skip_while(|line| !line.starts_with(&head));
         let rss = part.skip(1).find_map(|line| line.strip_prefix("Rss:")).unwrap();
         rss.trim().trim_end_matches(" kB").trim().parse::<usize>().unwrap() << 10
+    }
+
+    #[test]
+    fn of_several_that_have_no_room_together_the_first_has_it() {
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let most = limits::mem_available(&meminfo).unwrap() / 10 * 7;
+        let (first, second) = (Ahead::new(most).unwrap(), Ahead::new(most).unwrap());
+        if first.begin(0).is_err() {
+            return println!("skipped: a cgroup allows less than the machine has");
+        }
+        assert_eq!(second.begin(0).unwrap_err().status, crate::base::status::NMC_ERR_NO_MEMORY);
+        // What it has reserved is the system's to count.
+        first.begin(most).unwrap();
+        second.begin(0).unwrap();
+        drop((first, second));
+        assert_eq!(AHEAD.lock().iter().filter(|(_, bytes)| *bytes == most).count(), 0);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::master::{Opened, check_key, namespace_word};
 use super::read::{Location, Look, Pin};
 use super::wire::Request;
 use super::write::PutOptions;
+use crate::base::Deadline;
 use crate::base::error::Result;
 use crate::base::log;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
@@ -69,7 +70,7 @@ impl Store {
     /// Commits a plan. When this returns the master has told of it: gives the number of the newest fact, which is that of this one or
     /// a later one. Does not wait for a disk, even where the tier writes through.
     pub fn commit_and_tell(&self, plan: &Opened) -> Result<u64> {
-        self.commit_in_memory(plan)?;
+        self.commit_in_memory(plan, &self.interrupt())?;
         self.call(&Request::Notice(Some(plan.index))).map(|[newest, ..]| newest)
     }
 
@@ -128,7 +129,7 @@ impl Store {
             .is_some_and(|slot| object::pin(slot, word, &header.control, &words.published, epoch));
         // A flush that was before this call has changed the namespace's word.
         if !pinned || !view.key_is(header, key, namespace_word(view, self.namespace)) {
-            self.let_go(view, slot);
+            self.release_pin(view, slot);
             return Ok(None);
         }
         let pin = Pin { index, slot, epoch, turn: self.client.slots.turn(slot) };
@@ -296,9 +297,10 @@ impl Store {
     }
 
     /// Entries that the disk below the store has room for; 0 without one. Makes every namespace of which something is there.
-    pub fn adopt_disk(&self) -> Result<u32> {
-        let Some(disk) = self.disk_for_call()? else { return Ok(0) };
-        self.call(&Request::Adopt)?;
+    pub fn adopt_disk(&self, limit: Duration) -> Result<u32> {
+        let deadline = Deadline::after(limit.min(self.client.call_limit));
+        let Some(disk) = self.disk_within(deadline.left(), &self.interrupt())? else { return Ok(0) };
+        self.call_soon(&Request::Adopt, deadline.left())?;
         Ok(disk.map.view().capacity())
     }
 

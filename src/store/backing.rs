@@ -92,7 +92,7 @@ pub type NextOnDisk = (Option<(Vec<u8>, u64)>, u64);
 
 /// The disk as a client reads it, by itself, without asking the master.
 pub trait DiskReader: Any + Send + Sync {
-    /// Reads all of these. All are under way before the first is waited for; nothing is when this returns.
+    /// Reads all of these, many at a time; nothing is under way when this returns.
     fn read(&self, map: &DiskMap, reads: &mut [DiskRead<'_>]);
 
     /// What the records of these entries and keys say; `None` for each whose entry has ended.

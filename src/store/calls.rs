@@ -273,8 +273,13 @@ impl Store {
 
     /// Gives a plan up: nothing of this process stores for it any more. Gives whether a consumer has taken the object.
     pub(super) fn abandon(&self, plan: &Opened) -> Result<bool> {
+        self.abandon_until(plan, &self.interrupt())
+    }
+
+    /// The same as one of several calls, of which the first made `interrupt`.
+    pub(super) fn abandon_until(&self, plan: &Opened, interrupt: &Interrupt<'_>) -> Result<bool> {
         self.client.plans.remove(plan.plan_id);
-        match self.call(&Request::Abandon(*plan)) {
+        match self.call_until(&Request::Abandon(*plan), interrupt) {
             Ok([taken, ..]) => Ok(taken != 0),
             // It was not in the list of plans that a new connection began with: the master has ended it already.
             Err(error) if error.status == NMC_ERR_NOT_FOUND => Ok(false),

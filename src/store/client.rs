@@ -11,6 +11,7 @@ use super::master_slot::MasterSlot;
 use super::remote::{self, Buffers, Remote};
 use super::server::Server;
 use super::slots::Slots;
+use super::wait::Ending;
 use super::watch::Watches;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
@@ -241,6 +242,8 @@ pub struct Client {
     pub(super) copiers: Mutex<Vec<Copier>>,
     /// Grows when whoever waits is to give up.
     pub(super) cancelled: AtomicU64,
+    /// Whether it ends, see [`Client::end_waits`].
+    pub(super) ending: Ending,
     /// How long a call waits for the master.
     pub(super) call_limit: Duration,
     closed: AtomicBool,
@@ -478,6 +481,7 @@ impl Client {
             disk,
             copiers: Mutex::new(Vec::new()),
             cancelled: AtomicU64::new(0),
+            ending: Ending::default(),
             call_limit,
             closed: AtomicBool::new(false),
             role,
@@ -628,9 +632,13 @@ impl Client {
     /// The ranks in whose heaps this client can store something that stays, a bit each: it has mapped the heap, and the
     /// rank has a holder.
     pub(super) fn ranks_to_store_on(&self) -> u64 {
-        let ranks = 0..self.params().world_size;
-        let good = ranks.filter(|rank| self.heap_now(*rank).is_ok() && self.member.holder(*rank).0 == RankState::Alive);
+        let good = (0..self.params().world_size).filter(|rank| self.may_store_on(*rank));
         good.fold(0, |all, rank| all | 1 << (rank as usize % MAX_RANKS))
+    }
+
+    /// Whether a rank has a heap for objects, and somebody who holds it.
+    pub fn may_store_on(&self, rank: u32) -> bool {
+        self.heap_now(rank).is_ok() && self.member.holder(rank).0 == RankState::Alive
     }
 
     /// Fails if the rank has aborted.
@@ -680,6 +688,12 @@ impl Client {
             NMC_ERR_BUSY,
             format!("all {} pin slots of this client are in use; unpin something", self.map.params().pin_slots),
         )
+    }
+
+    /// Whoever waits through any handle of it gives up after a moment, now and later: it is about to end. What is answered in time goes on.
+    pub fn end_waits(&self) {
+        self.ending.begin();
+        self.ring();
     }
 
     /// Makes whoever waits give up.

@@ -28,6 +28,10 @@ pub struct Slice {
 /// The program's side of a copy. Whoever makes one vouches that all of it is memory of this process, or of its device, that
 /// stays there until the call returns, and that nobody else writes to; nor reads, if the call writes to it. The C contract
 /// hands that on to the program.
+///
+/// To make one is safe on purpose: arrays of the C caller are seen as [`Slice`]s as they are, and the pieces of all calls come from
+/// there, from a region of the KV cache, or from buffers of the library whose owners wait for the call. Inside this file every access
+/// names this promise.
 #[derive(Debug, Clone, Copy)]
 pub enum Pieces<'a> {
     /// One after the other.
@@ -354,7 +358,8 @@ impl Client {
                             None => known.insert((cuda::reach(device, address)?, 0..0)).0,
                         };
                         let ordinary = reach == Reach::Cpu;
-                        copier.copy(from, to, bytes, ordinary.then_some(side))
+                        // SAFETY: one is of a piece, see `Pieces`; the other is of an object that is pinned or planned.
+                        unsafe { copier.copy(from, to, bytes, ordinary.then_some(side)) }
                     });
                     let moved = moved.and_then(|()| check());
                     // Also after a failure: nothing may be in flight when the pages are given back.
@@ -387,8 +392,10 @@ impl Client {
             None => Copier::new(device)?,
         };
         let moved = device.with_current(|| {
-            let moved =
-                spread(pieces, skip, bytes, |from, to, bytes| copier.copy(from, to, bytes, Some(Ordinary::Source)));
+            let moved = spread(pieces, skip, bytes, |from, to, bytes| {
+                // SAFETY: as above, and `bytes` stays until this returns.
+                unsafe { copier.copy(from, to, bytes, Some(Ordinary::Source)) }
+            });
             // Also after a failure: nothing may be in flight when the bytes go.
             moved.and(copier.finish())
         });

@@ -96,12 +96,16 @@ impl DiskMap {
     /// The value of an entry was read, by a client of this rank. The owner finds those that are read often, and brings them back
     /// into memory: nobody is told, and nobody waits.
     pub fn count_read(&self, entry: &DiskEntry, rank: u32) {
-        let heat = self.heat();
-        heat.warm(entry.entry.spot.bucket, heat_now());
+        self.touch(entry);
         let after = self.view().header().promote_after.load(Relaxed);
         if after != 0 {
-            heat.hit(entry.index, rank, after);
+            self.heat().hit(entry.index, rank, after);
         }
+    }
+
+    /// The value of an entry was used, though not read: its bucket counts as read now.
+    pub fn touch(&self, entry: &DiskEntry) {
+        self.heat().warm(entry.entry.spot.bucket, heat_now());
     }
 
     /// What is in it.
@@ -194,6 +198,11 @@ impl DiskSeat {
     #[must_use]
     pub fn get(&self, id: u64) -> Option<DiskAccess> {
         self.held.lock().get(id).cloned()
+    }
+
+    /// Looks at the disk with this name, if the client has it, and takes nothing of it along.
+    pub fn look<R>(&self, id: u64, look: impl FnOnce(&DiskAccess) -> R) -> Option<R> {
+        self.held.lock().get(id).map(look)
     }
 
     /// From now on the client has this one.

@@ -19,6 +19,7 @@ use super::write::PutOptions;
 use super::{MasterSlot, PLACE_SHIFT, Store};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
+use crate::base::random::Random;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE,
     NMC_ERR_UNSUPPORTED, NMC_NOT_READY,
@@ -459,7 +460,7 @@ fn what_is_evicted_is_not_marked_and_what_is_clean_goes_first() {
     let (dirty, clean): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| item.key[1] < 5);
     assert_eq!((dirty.len(), bed.write(&clean, 2)), (5, 5));
     bed.with(|master| {
-        master.let_go(&dirty);
+        master.release_holds(&dirty);
         Ok(())
     });
     let half = 5 * 1000 / bed.with(|master| Ok(master.map().params().pages())) + 1;
@@ -479,7 +480,7 @@ fn under_pressure(policy: Policy, puts: u32, seed: u64) -> (u64, usize) {
     let world = crate::world::Config { heap_bytes: 1 << 21, ..world() };
     let bed = Bed::in_world(&world, &Config { policy, max_objects: Some(2048), ..config() });
     bed.attach_to(map(1 << 16), &[(b"", DEFAULT)], &[]).unwrap();
-    let (mut chance, mut bucket, mut looks) = (crate::alloc::model::Random(seed), 10, 0);
+    let (mut chance, mut bucket, mut looks) = (Random(seed), 10, 0);
     for n in 0..puts {
         let keep = Keep { priority: 1 + u32::from(chance.below(64) == 0), ..Keep::DEFAULT };
         let options = PutOptions { rank: Some(0), keep, ..PutOptions::DEFAULT };
@@ -840,7 +841,7 @@ fn the_index_of_the_disk_agrees_with_a_model() {
     let bed = Bed::plain();
     bed.attach(&[(b"", DEFAULT)], &[]);
     let mut model = std::collections::HashSet::new();
-    let mut random = crate::alloc::model::Random(5);
+    let mut random = Random(5);
     for bucket in 10..3000 {
         let key = u8::try_from(random.below(40)).unwrap();
         match random.below(4) {
@@ -938,7 +939,7 @@ fn a_look_at_all_misses_nothing_that_moves_in_its_queue() {
         }
         assert_eq!(bed.store.presence(b"x").unwrap(), Presence::Ready);
         if let Some(slot) = pin {
-            bed.store.let_go(view, slot);
+            bed.store.release_pin(view, slot);
         }
         while step(false, &mut items).0 {}
         let mut keys: Vec<_> = items.iter().map(|item| item.key.clone()).collect();

@@ -92,7 +92,7 @@ impl Store {
             }
             Ok(shape.bytes_total)
         })();
-        self.let_go(view, pin.slot);
+        self.release_pin(view, pin.slot);
         read.map(Look::Ready)
     }
 
@@ -118,7 +118,7 @@ impl Store {
         let look = self.look_and_pin(view, key)?;
         match look {
             Look::Ready(pin) if self.awaits_sums(pin.index) => {
-                self.let_go(view, pin.slot);
+                self.release_pin(view, pin.slot);
                 Ok(Look::Writing(pin.index, pin.epoch))
             }
             look => Ok(look),
@@ -212,7 +212,7 @@ impl Store {
             let moved = self.read_pinned(view, (pin.index, header, &shape), offset, pieces, seal, sums)?;
             Ok((shape.bytes_total, moved))
         })();
-        self.let_go(view, pin.slot);
+        self.release_pin(view, pin.slot);
         let (total, moved) = read?;
         client.counters.hit(moved);
         if let Some(started) = started {

@@ -118,7 +118,18 @@ impl Store {
 
     /// The same for a call that needs the master anyway: it waits as long as for an answer.
     pub(super) fn disk_for_call(&self) -> Result<Option<DiskAccess>> {
-        self.await_disk(&self.interrupt(), self.client.call_limit, false)
+        self.disk_for_call_until(&self.interrupt())
+    }
+
+    /// The same as one of several calls, of which the first made `interrupt`.
+    pub(super) fn disk_for_call_until(&self, interrupt: &Interrupt<'_>) -> Result<Option<DiskAccess>> {
+        self.disk_within(self.client.call_limit, interrupt)
+    }
+
+    /// The same, for `limit` at most.
+    pub(super) fn disk_within(&self, limit: Duration, interrupt: &Interrupt<'_>) -> Result<Option<DiskAccess>> {
+        interrupt.check_answers()?;
+        interrupt.note(self.await_disk(interrupt, limit.min(self.client.call_limit), false))
     }
 
     #[cold]
@@ -163,13 +174,29 @@ impl Store {
 
     /// Calls the owner of the disk below the store.
     pub fn call_disk(&self, what: u32, arguments: [u64; 2], keys: &[&[u8]]) -> Result<[u64; 3]> {
-        self.call(&Request::Disk(what, arguments, memory::copy(keys)?))
+        self.call_disk_until(what, arguments, keys, &self.interrupt())
+    }
+
+    /// The same as one of several calls, of which the first made `interrupt`.
+    pub(super) fn call_disk_until(
+        &self,
+        what: u32,
+        arguments: [u64; 2],
+        keys: &[&[u8]],
+        interrupt: &Interrupt<'_>,
+    ) -> Result<[u64; 3]> {
+        self.call_until(&Request::Disk(what, arguments, memory::copy(keys)?), interrupt)
     }
 
     /// Whether there is a disk below the store.
     #[must_use]
     pub fn has_disk(&self) -> bool {
         ![0, DISK_EXPECTED].contains(&self.client.view().header().disk.load(Acquire))
+    }
+
+    /// The disk below the store as this client has it, if there is one.
+    pub fn disk_access(&self) -> Result<Option<DiskAccess>> {
+        self.disk()
     }
 
     /// How this client reads the disk below the store, if there is one.
@@ -289,7 +316,7 @@ impl Store {
     }
 
     /// Reads `n` values, each into pieces of its size; `item` names them by their numbers, `result` hears what came of each. What is
-    /// on disk is read together: all requests are under way before the first is waited for. So is what peers have.
+    /// on disk is read together, 64 values at a time. So is what peers have.
     pub fn get_many_into<'a>(
         &self,
         n: usize,
@@ -433,6 +460,15 @@ impl Store {
             if over {
                 return Ok(removed);
             }
+        }
+    }
+
+    /// What its writer said about a value that memory did not have: by its record on disk, or by whoever has it.
+    #[cold]
+    pub fn metadata_below(&self, key: &[u8]) -> Result<Look<Vec<u8>>> {
+        match self.disk_metadata(key)? {
+            Look::Missing => self.metadata_from_peers(key),
+            look => Ok(look),
         }
     }
 

@@ -73,16 +73,16 @@ impl Lists {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::random::Random;
 
     #[test]
     fn every_header_is_in_exactly_one_list_in_order_of_arrival() {
         let mut lists = Lists::new(50, 4, ListId(0)).expect("memory");
         let mut model: Vec<Vec<u32>> = vec![(0..50).collect(), vec![], vec![], vec![]];
-        let mut random = 1u64;
+        let mut random = Random(1);
         for _ in 0..20_000 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let index = u32::try_from(random >> 33).unwrap_or(0) % 50;
-            let to = usize::try_from(random >> 20 & 3).unwrap_or(0);
+            let index = random.below(50);
+            let to = random.below(4_usize);
             for list in &mut model {
                 list.retain(|i| *i != index);
             }

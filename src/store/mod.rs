@@ -58,6 +58,7 @@ use crate::mem::Import;
 use crate::world::World;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A client's view of one namespace of a store.
 pub struct Store {
@@ -122,6 +123,11 @@ impl Store {
 
     /// The same store, with keys of their own: a namespace, made if need be. A quota that is given replaces the former.
     pub fn namespace(&self, name: &[u8], quota_bytes: Option<u64>) -> Result<Self> {
+        self.namespace_within(name, quota_bytes, Duration::MAX)
+    }
+
+    /// The same, if the master answers in this time.
+    pub fn namespace_within(&self, name: &[u8], quota_bytes: Option<u64>, limit: Duration) -> Result<Self> {
         if name.is_empty() || name.len() > crate::layout::store::MAX_NAMESPACE_NAME {
             crate::bail!(
                 NMC_ERR_INVALID_ARG,
@@ -130,7 +136,7 @@ impl Store {
                 crate::layout::store::MAX_NAMESPACE_NAME
             );
         }
-        let [id, _, _] = self.call(&wire::Request::Namespace(name, quota_bytes))?;
+        let [id, _, _] = self.call_soon(&wire::Request::Namespace(name, quota_bytes), limit)?;
         let mut made = Self::of(Arc::clone(&self.client), u32::try_from(id).unwrap_or(0));
         made.peers.clone_from(&self.peers);
         Ok(made)

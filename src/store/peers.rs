@@ -37,6 +37,9 @@ pub trait Peers: Send + Sync {
 
     /// Whether somebody has each of these keys.
     fn find(&self, ask: &Ask<'_>, keys: &[&[u8]]) -> Result<Vec<bool>>;
+
+    /// What was said about a value when it was put; `None` if nobody has it.
+    fn metadata(&self, ask: &Ask<'_>, key: &[u8]) -> Result<Option<Vec<u8>>>;
 }
 
 /// How peers are asked.
@@ -247,6 +250,13 @@ impl Store {
             };
             result(*number, pieces.bytes().and_then(exact));
         }
+    }
+
+    /// What was said elsewhere about a value that is nowhere here.
+    pub(super) fn metadata_from_peers(&self, key: &[u8]) -> Result<Look<Vec<u8>>> {
+        let Some(far) = self.far()? else { return Ok(Look::Missing) };
+        let told = self.ask_far(&far, |ask| far.peers.metadata(ask, key))?;
+        Ok(told.map_or(Look::Missing, Look::Ready))
     }
 
     /// What is known of a key, here and elsewhere.

@@ -8,6 +8,7 @@ use super::disk::DiskAccess;
 use super::evict::Retain;
 use super::master::{Keep, OpenRequest, Opened, check_key, namespace_word, not_found};
 use super::read::{LOOKS, Look, Presence};
+use super::wait::Interrupt;
 use super::wire::Request;
 use super::write::no_plan;
 use crate::base::error::Result;
@@ -31,7 +32,12 @@ impl Store {
     /// Brings the values of keys back into memory, into the heap of `rank`; `result` hears by number what came of each. Well if
     /// it is in memory when this returns, whoever brought it; false if it is being written there.
     pub fn promote(&self, keys: &[&[u8]], rank: u32, mut result: impl FnMut(usize, Result<bool>)) {
+        let interrupt = self.interrupt();
         for (at, part) in keys.chunks(TOGETHER).enumerate() {
+            if let Err(error) = interrupt.check().and_then(|()| interrupt.check_answers()) {
+                (0..part.len()).for_each(|number| result(at * TOGETHER + number, Err(error.clone())));
+                continue;
+            }
             // At first all; then those that were not found though they are there: they have moved, or their plan was given up.
             let mut left = [true; TOGETHER];
             for look in 1..=LOOKS {
@@ -53,7 +59,8 @@ impl Store {
                         result(at * TOGETHER + number, told);
                     }
                 };
-                if let Err(error) = self.promote_some(&some[..count], rank, &mut tell) {
+                let promoted = self.promote_some(&some[..count], rank, &interrupt, &mut tell);
+                if let Err(error) = promoted {
                     // Those that nothing was said about.
                     let those = (0..count).filter(|number| silent[*number]);
                     those.for_each(|number| result(at * TOGETHER + numbers[number], Err(error.clone())));
@@ -70,8 +77,14 @@ impl Store {
     }
 
     /// Fails for all that nothing was told about.
-    fn promote_some(&self, keys: &[&[u8]], rank: u32, tell: &mut impl FnMut(usize, Result<bool>)) -> Result<()> {
-        let Some(disk) = self.disk_for_call()? else {
+    fn promote_some(
+        &self,
+        keys: &[&[u8]],
+        rank: u32,
+        interrupt: &Interrupt<'_>,
+        tell: &mut impl FnMut(usize, Result<bool>),
+    ) -> Result<()> {
+        let Some(disk) = self.disk_for_call_until(interrupt)? else {
             for (number, key) in keys.iter().enumerate() {
                 tell(number, self.in_memory(key).and_then(|there| there.ok_or_else(|| not_found(key))));
             }
@@ -85,8 +98,8 @@ impl Store {
                 Err(error) => tell(number, Err(error)),
             }
         }
-        let coming = self.open_for(&disk, keys, rank, &wanted, tell)?;
-        self.bring(&disk, keys, &coming, tell);
+        let coming = self.open_for(&disk, (keys, rank), &wanted, interrupt, tell)?;
+        self.bring(&disk, keys, &coming, interrupt, tell);
         Ok(())
     }
 
@@ -116,9 +129,9 @@ impl Store {
     fn open_for(
         &self,
         disk: &DiskAccess,
-        keys: &[&[u8]],
-        rank: u32,
+        (keys, rank): (&[&[u8]], u32),
         wanted: &[(usize, DiskEntry)],
+        interrupt: &Interrupt<'_>,
         tell: &mut impl FnMut(usize, Result<bool>),
     ) -> Result<Vec<Coming>> {
         let entries: Vec<(DiskEntry, &[u8])> =
@@ -149,7 +162,7 @@ impl Store {
         }))?;
         let mut coming = memory::with_capacity(known.len())?;
         let mut opened = Vec::new();
-        self.open_plans(&requests, &self.interrupt(), &mut opened)?;
+        self.open_plans(&requests, interrupt, &mut opened)?;
         drop(requests);
         for ((number, found, _), opened) in known.into_iter().zip(opened) {
             match opened {
@@ -161,7 +174,14 @@ impl Store {
     }
 
     /// Reads values into their plans, all of them together, and has them shown.
-    fn bring(&self, disk: &DiskAccess, keys: &[&[u8]], coming: &[Coming], tell: &mut impl FnMut(usize, Result<bool>)) {
+    fn bring(
+        &self,
+        disk: &DiskAccess,
+        keys: &[&[u8]],
+        coming: &[Coming],
+        interrupt: &Interrupt<'_>,
+        tell: &mut impl FnMut(usize, Result<bool>),
+    ) {
         let (read, refused) = match self.read_to_pages(disk, keys, coming) {
             Ok(read) => (read, None),
             Err(error) => (Vec::new(), Some(error)),
@@ -172,12 +192,12 @@ impl Store {
             let (key, bytes) = (keys[come.number], come.found.entry.bytes);
             let outcome = read.next().unwrap_or_else(|| Err(refused()));
             let shown = match self.judge(disk, &come.found, bytes, outcome) {
-                Ok(true) => self.show_promoted(disk, &come.plan, &come.found),
+                Ok(true) => self.show_promoted(disk, &come.plan, &come.found, interrupt),
                 Ok(false) => Err(not_found(key)),
                 Err(error) => Err(error),
             };
             if shown.is_err() {
-                let _ = self.abandon(&come.plan);
+                let _ = self.abandon_until(&come.plan, interrupt);
             }
             let told = match shown {
                 // Whoever was faster has the same.
@@ -214,7 +234,13 @@ impl Store {
     }
 
     /// The pages of a plan have what an entry leads to: has the master show it, if that is still so.
-    fn show_promoted(&self, disk: &DiskAccess, plan: &Opened, found: &DiskEntry) -> Result<()> {
+    fn show_promoted(
+        &self,
+        disk: &DiskAccess,
+        plan: &Opened,
+        found: &DiskEntry,
+        interrupt: &Interrupt<'_>,
+    ) -> Result<()> {
         let view = self.client.view();
         let planned = self.planned(view, plan)?;
         self.store_sums(view, &planned, None)?;
@@ -224,7 +250,7 @@ impl Store {
             return Err(no_plan(plan.plan_id));
         }
         let read_from = ReadFrom { disk: disk.map.id(), entry: found.index, word: found.word };
-        self.call(&Request::Reveal(*plan, Some(read_from)))?;
+        self.call_until(&Request::Reveal(*plan, Some(read_from)), interrupt)?;
         self.client.plans.remove(plan.plan_id);
         self.client.ring();
         Ok(())

@@ -225,7 +225,7 @@ impl Store {
                 return false;
             }
             // Its other line is read after the fence, which would wait for it.
-            view.hint_value(header);
+            view.prefetch_value(header);
             if !object::pin(word, object::pin_word(index, of), &header.control, &words.published, of) {
                 return false;
             }
@@ -255,7 +255,7 @@ impl Store {
 
     /// Ends a hold.
     #[inline]
-    pub(super) fn let_go(&self, view: &View<'_>, slot: u32) {
+    pub(super) fn release_pin(&self, view: &View<'_>, slot: u32) {
         reach("reader.before_unpin");
         if let Some(word) = self.slot_word(view, slot) {
             object::unpin(word);
@@ -320,7 +320,7 @@ impl Store {
                 match keys.next() {
                     Some(Ok(key)) => {
                         let hash = self.client.map.hash_of(key, self.namespace);
-                        view.hint_bucket(hash);
+                        view.prefetch_bucket(hash);
                         group[n] = (key, hash, None);
                         n += 1;
                     }
@@ -329,8 +329,8 @@ impl Store {
                 }
             }
             let group = &mut group[..n];
-            group.iter_mut().for_each(|(_, hash, index)| *index = view.hint_object(*hash));
-            group.iter().filter_map(|(_, _, index)| *index).for_each(|index| view.hint_rest(index));
+            group.iter_mut().for_each(|(_, hash, index)| *index = view.prefetch_object(*hash));
+            group.iter().filter_map(|(_, _, index)| *index).for_each(|index| view.prefetch_rest(index));
             for (key, hash, _) in group {
                 check_key(key)?;
                 let look = self.client.look_hashed(view, self.namespace, key, *hash)?;
@@ -389,7 +389,7 @@ impl Store {
             };
             let location = self.located(view, pin)?;
             // Before it is taken away: a client that cannot read it leaves it to one that can.
-            self.payload(&location).inspect_err(|_| self.let_go(view, pin.slot))?;
+            self.payload(&location).inspect_err(|_| self.release_pin(view, pin.slot))?;
             reach("consumer.pinned");
             match self.call_until(&Request::Take(pin.index, pin.epoch), &interrupt) {
                 Ok(_) => {
@@ -398,7 +398,7 @@ impl Store {
                     return Ok(Look::Ready((pin, location)));
                 }
                 Err(error) => {
-                    self.let_go(view, pin.slot);
+                    self.release_pin(view, pin.slot);
                     if error.status != NMC_ERR_NOT_FOUND {
                         return Err(error);
                     }
@@ -414,7 +414,7 @@ impl Store {
     pub(super) fn located(&self, view: &View<'_>, pin: Pin) -> Result<Location> {
         let found = located(view, pin.index, pin.epoch);
         if found.is_err() {
-            self.let_go(view, pin.slot);
+            self.release_pin(view, pin.slot);
         }
         found
     }
@@ -431,7 +431,7 @@ impl Store {
             slots.undo_end(pin.slot);
             return Err(not_pinned());
         }
-        self.let_go(view, pin.slot);
+        self.release_pin(view, pin.slot);
         Ok(())
     }
 
@@ -470,7 +470,7 @@ impl Store {
         Ok(match self.look_and_pin(view, key)? {
             Look::Ready(pin) => {
                 let found = self.located(view, pin)?;
-                self.let_go(view, pin.slot);
+                self.release_pin(view, pin.slot);
                 Look::Ready(found)
             }
             Look::Writing(index, epoch) => Look::Writing(index, epoch),
@@ -537,8 +537,20 @@ impl Store {
                 self.stamp(view, index);
                 Ok(true)
             }
-            Look::Missing => Ok(self.presence(key)? != Presence::Absent),
+            Look::Missing => self.touch_on_disk(key),
         }
+    }
+
+    #[cold]
+    fn touch_on_disk(&self, key: &[u8]) -> Result<bool> {
+        let presence = self.presence(key)?;
+        if presence == Presence::OnDisk
+            && let Some(disk) = self.disk()?
+            && let Some(found) = disk.map.probe(self.namespace, key)?
+        {
+            disk.map.touch(&found);
+        }
+        Ok(presence != Presence::Absent)
     }
 
     #[inline]
@@ -592,7 +604,7 @@ impl Store {
         let place = match (held, located(view, index, epoch)) {
             (true, Ok(place)) => place,
             (held, found) => {
-                self.let_go(view, slot);
+                self.release_pin(view, slot);
                 return if held { found.map(|_| Look::Missing) } else { Ok(Look::Missing) };
             }
         };
@@ -602,7 +614,7 @@ impl Store {
             let pin = Pin { index, slot, epoch, turn: self.client.slots.turn(slot) };
             return Ok(Look::Ready((pin, place, ready)));
         }
-        self.let_go(view, slot);
+        self.release_pin(view, slot);
         Ok(Look::Writing(index, epoch))
     }
 }

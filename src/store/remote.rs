@@ -281,12 +281,14 @@ impl Remote {
         interrupt: &Interrupt<'_>,
         heard: impl FnOnce(&[Item]),
     ) -> Result<Vec<Item>> {
-        self.call_within(self.call_limit, request, || interrupt.check(), heard)
+        interrupt.check_answers()?;
+        interrupt.note(self.call_within(self.call_limit, request, || interrupt.check(), heard))
     }
 
     /// The same, for `limit` at most.
     pub fn call_soon(&self, limit: Duration, request: &Request<'_>, interrupt: &Interrupt<'_>) -> Result<Vec<Item>> {
-        self.call_within(limit.min(self.call_limit), request, || interrupt.check(), |_| ())
+        interrupt.check_answers()?;
+        interrupt.note(self.call_within(limit.min(self.call_limit), request, || interrupt.check(), |_| ()))
     }
 
     fn call_within(
@@ -297,12 +299,12 @@ impl Remote {
         heard: impl FnOnce(&[Item]),
     ) -> Result<Vec<Item>> {
         let inner = &*self.inner;
+        let deadline = Deadline::after(limit);
         let Some(mut wire) = inner.lock_within(limit, &go_on)? else { return Err(silent_for(limit)) };
         let Wire { link, renewing, buffers: Buffers { packet, buffer } } = &mut *wire;
         let Some(open) = link.as_mut() else { return Err(inner.why_away()) };
         let room = memory::with_capacity(request.items().max(1))?;
         request.encode(packet);
-        let deadline = Deadline::after(limit);
         let grace = Cell::new(None);
         let go_on = || {
             go_on().or_else(|error| {

@@ -6,9 +6,11 @@ use super::copy::page_sum;
 use super::map::Map;
 use super::master::corrupt;
 use super::read::{Look, Pin, Sums, shaped};
+use crate::base::crc::{Combine, crc32c_combine};
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_CORRUPT;
 use crate::layout::store::{METADATA_FLAGS, Metadata, ObjectHeader, Seal, Shape, View};
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 #[cold]
@@ -38,7 +40,7 @@ impl Store {
         Ok(match self.pin_complete(view, key)? {
             Look::Ready(pin) => {
                 let found = self.sealed_metadata(view, pin, self.client.map.hash_of(key, self.namespace));
-                self.let_go(view, pin.slot);
+                self.release_pin(view, pin.slot);
                 Look::Ready(found?.0)
             }
             Look::Writing(index, epoch) => Look::Writing(index, epoch),
@@ -71,6 +73,11 @@ impl Store {
 
     /// Compares all pages of an object that the program has pinned with their checksums.
     pub fn verify(&self, pin: Pin) -> Result<Look<()>> {
+        self.verify_part(pin, 0..u64::MAX)
+    }
+
+    /// The same for the pages of which a part has something.
+    pub fn verify_part(&self, pin: Pin, part: Range<u64>) -> Result<Look<()>> {
         let view = self.client.view();
         self.check_view(pin)?;
         if self.client.params().checksums == 0 {
@@ -81,9 +88,36 @@ impl Store {
         }
         let (header, shape) = shaped(view, pin.index)?;
         if let (_, Some(seal)) = self.sealed_metadata(view, pin, header.key_hash.load(Relaxed))? {
-            self.check_sums(view, (pin.index, header, &shape), 0..shape.bytes_total, seal, Sums::Touched)?;
+            let part = part.start..part.end.min(shape.bytes_total);
+            self.check_sums(view, (pin.index, header, &shape), part, seal, Sums::Touched)?;
         }
         Ok(Look::Ready(()))
+    }
+
+    /// CRC32C of all bytes of an object that is pinned, as its writer had them: made of the checksums of its pages, without a look at any byte. `None` where
+    /// there are none, or not yet. `pages` is for pieces of a page.
+    pub fn sealed_sum(&self, pin: Pin, pages: &Combine) -> Result<Option<u32>> {
+        let view = self.client.view();
+        self.check_view(pin)?;
+        if self.awaits_sums(pin.index) {
+            return Ok(None);
+        }
+        let (header, shape) = shaped(view, pin.index)?;
+        let (_, Some(seal)) = self.sealed_metadata(view, pin, header.key_hash.load(Relaxed))? else { return Ok(None) };
+        let page = u64::from(self.client.params().page_bytes);
+        let (mut sum, mut at) = (0, 0);
+        for run in view.runs(header, &shape) {
+            let (first, count) = run.ok_or_else(|| corrupt(pin.index))?;
+            for heap_page in (first..).take(count as usize) {
+                let of = view.sum(shape.owner_rank, heap_page).ok_or_else(|| corrupt(pin.index))?.load(Acquire);
+                // That of a page begins with its seed, as if bytes with that sum stood before it.
+                let before = sum ^ seal.page_seed(at);
+                let left = shape.bytes_total.saturating_sub(at * page);
+                sum = if left >= page { pages.combine(before, of) } else { crc32c_combine(before, of, left) };
+                at += 1;
+            }
+        }
+        Ok(Some(sum))
     }
 
     /// Whether a pinned object was published by its program before `commit` has stored the checksums: nothing can be
@@ -100,7 +134,7 @@ impl Store {
         &self,
         view: &View<'_>,
         (index, header, shape): (u32, &ObjectHeader, &Shape),
-        part: std::ops::Range<u64>,
+        part: Range<u64>,
         seal: Seal,
         sums: Sums,
     ) -> Result<()> {
@@ -133,7 +167,7 @@ pub(super) fn check_sums(
     view: &View<'_>,
     (index, header, shape): (u32, &ObjectHeader, &Shape),
     base: u64,
-    part: std::ops::Range<u64>,
+    part: Range<u64>,
     seal: Seal,
     sums: Sums,
 ) -> Result<()> {

@@ -15,6 +15,7 @@ use super::write::PutOptions;
 use super::{Policy, Store};
 use crate::base::Deadline;
 use crate::base::error::Result;
+use crate::base::random::Random;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INTERNAL, NMC_ERR_PEER_LOST, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE};
 use crate::layout::store::{ObjectHeader, Params};
 use crate::mem::HeapKind;
@@ -291,15 +292,14 @@ fn every_other_word_of_both_slabs_may_hold_nonsense() {
         let whole: Vec<u64> = bed.control().iter().chain(bed.words()).map(|word| word.load(Relaxed)).collect();
         (bed.control().len(), bed.words().len(), whole)
     };
-    let mut random = 1u64;
+    let mut random = Random(1);
     for (at, was) in whole.into_iter().enumerate() {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         // Most of it is empty: a few of those will do.
-        if was == 0 && random >> 58 != 0 {
+        if was == 0 && !random.one_in(64) {
             continue;
         }
         // All ones, nothing, and one of the others.
-        let other = usize::try_from(random >> 32).unwrap() % 12;
+        let other = random.below(12);
         let kinds: &[usize] = if was == 0 { &[2] } else { &[0, 2, other] };
         for &kind in kinds {
             let planted = nonsense(was)[kind];

@@ -28,27 +28,29 @@ const TIMES: usize = 8;
 impl Store {
     /// Waits until values that were just published, with these epochs, are on disk. One that was replaced meanwhile is not waited
     /// for.
-    pub(super) fn wait_for_disk(&self, values: &[(&[u8], u64)]) -> Result<()> {
+    pub(super) fn wait_for_disk(&self, values: &[(&[u8], u64)], interrupt: &Interrupt<'_>) -> Result<()> {
         if values.is_empty() {
             return Ok(());
         }
-        match self.disk_to_wait_for()? {
-            Some(disk) => values.chunks(TOGETHER).try_for_each(|part| self.wait_for_some(&disk, part)),
+        match self.disk_to_wait_for(interrupt)? {
+            Some(disk) => values.chunks(TOGETHER).try_for_each(|part| self.wait_for_some(&disk, part, interrupt)),
             None => Ok(()),
         }
     }
 
     /// Whether a put is complete only when its value is on disk.
     pub fn writes_through(&self) -> Result<bool> {
-        self.disk_to_wait_for().map(|disk| disk.is_some())
+        self.disk_to_wait_for(&self.interrupt()).map(|disk| disk.is_some())
     }
 
-    fn disk_to_wait_for(&self) -> Result<Option<DiskAccess>> {
-        if self.client.view().header().disk.load(Relaxed) == 0 {
+    fn disk_to_wait_for(&self, interrupt: &Interrupt<'_>) -> Result<Option<DiskAccess>> {
+        let id = self.client.view().header().disk.load(Relaxed);
+        let through = |disk: &DiskAccess| disk.map.view().header().write_through.load(Relaxed) != 0;
+        // Most puts of most tiers end here.
+        if id == 0 || self.client.disk.look(id, through) == Some(false) {
             return Ok(None);
         }
-        let through = |disk: &DiskAccess| disk.map.view().header().write_through.load(Relaxed) != 0;
-        Ok(self.disk_for_call()?.filter(through))
+        Ok(self.disk_for_call_until(interrupt)?.filter(through))
     }
 
     /// Has a value that was published written to disk, whether the tier writes through or not. Does not wait: gives a ticket for
@@ -76,7 +78,7 @@ impl Store {
     }
 
     #[cold]
-    fn wait_for_some(&self, disk: &DiskAccess, values: &[(&[u8], u64)]) -> Result<()> {
+    fn wait_for_some(&self, disk: &DiskAccess, values: &[(&[u8], u64)], interrupt: &Interrupt<'_>) -> Result<()> {
         let keys: Vec<&[u8]> = memory::collect(values.iter().map(|(key, _)| *key))?;
         let view = self.client.view();
         let mut pins: Vec<u32> = memory::with_capacity(values.len())?;
@@ -85,14 +87,14 @@ impl Store {
             Ok(Look::Ready(pin)) => Some(pin.slot),
             _ => None,
         }));
-        let (interrupt, mut waited) = (self.interrupt(), Ok(None));
+        let mut waited = Ok(None);
         for _ in 0..TIMES {
-            waited = self.wait_while_pinned(disk, values, &keys, &interrupt);
+            waited = self.wait_while_pinned(disk, values, &keys, interrupt);
             if !matches!(waited, Ok(Some(_))) {
                 break;
             }
         }
-        pins.into_iter().for_each(|slot| self.let_go(view, slot));
+        pins.into_iter().for_each(|slot| self.release_pin(view, slot));
         match waited? {
             Some(key) => {
                 let text = format!("{} is in memory, but was not written to disk: see the owner's log", show(key));
@@ -110,7 +112,7 @@ impl Store {
         keys: &[&[u8]],
         interrupt: &Interrupt<'_>,
     ) -> Result<Option<&'a [u8]>> {
-        let [ticket, ..] = self.call_disk(CALL_THROUGH, [self.namespace.into(), 0], keys)?;
+        let [ticket, ..] = self.call_disk_until(CALL_THROUGH, [self.namespace.into(), 0], keys, interrupt)?;
         let mut looks = 0u32;
         let is_there = |key: &[u8]| Ok::<_, Error>(disk.map.probe(self.namespace, key)?.is_some());
         loop {
@@ -120,7 +122,7 @@ impl Store {
             looks += 1;
             if looks.is_multiple_of(LOOKS) {
                 interrupt.check()?;
-                let [done, ..] = self.call_disk(CALL_DONE, [ticket, 0], &[])?;
+                let [done, ..] = self.call_disk_until(CALL_DONE, [ticket, 0], &[], interrupt)?;
                 if done != 0 {
                     break;
                 }
@@ -128,7 +130,7 @@ impl Store {
             std::thread::sleep(LOOK);
         }
         // The tier may have been opened anew meanwhile, with another index.
-        let current = self.disk_for_call()?;
+        let current = self.disk_for_call_until(interrupt)?;
         let map = current.as_ref().map_or(&disk.map, |current| &current.map);
         for (key, epoch) in values {
             if map.probe(self.namespace, key)?.is_some() {

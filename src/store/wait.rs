@@ -6,6 +6,7 @@ use super::Store;
 use super::client::Client;
 use super::master::{not_found, show};
 use super::read::{Look, Presence};
+use super::sys;
 use super::write::Wait;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
@@ -15,8 +16,9 @@ use crate::base::status::{
 };
 use crate::layout::store::{Fate, View};
 use crate::sync::object;
-use std::sync::atomic::AtomicBool;
+use std::cell::RefCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 /// How often an object is looked at.
@@ -28,21 +30,72 @@ const ASK_AGAIN: Duration = Duration::from_millis(10);
 const FIRST_REST: Duration = Duration::from_micros(100);
 const LONGEST_REST: Duration = Duration::from_millis(8);
 
+/// How a client ends: in order while its master answers, for a moment, and without it from the first call on that was not answered.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    /// When it began, in ns; 0 if it has not.
+    begun: AtomicU64,
+    in_silence: AtomicBool,
+}
+
+impl Ending {
+    /// How long it takes at most if the master does not answer.
+    const MOMENT_NS: u64 = 800_000_000;
+
+    pub fn begin(&self) {
+        let _ = self.begun.compare_exchange(0, sys::now_ns().max(1), SeqCst, SeqCst);
+    }
+
+    fn is_late(&self) -> bool {
+        let begun = self.begun.load(SeqCst);
+        begun != 0 && sys::now_ns() > begun.saturating_add(Self::MOMENT_NS)
+    }
+
+    fn note_silence(&self) {
+        if self.begun.load(SeqCst) != 0 {
+            self.in_silence.store(true, SeqCst);
+        }
+    }
+}
+
 /// What ends a wait through a handle before its time: `nmc_store_cancel`, the end of the handle, or of the rank.
+/// Several calls of the master for one of the program share one: if the first of them has waited in vain, the others do not wait.
 pub(super) struct Interrupt<'a> {
     client: &'a Client,
     closing: &'a AtomicBool,
     /// How often the client had been cancelled when the wait began.
     cancelled: u64,
+    /// Why a call has got no answer.
+    vain: RefCell<Option<Error>>,
 }
 
 impl Interrupt<'_> {
     /// Fails if the wait is over.
     pub fn check(&self) -> Result<()> {
-        if self.client.cancelled.load(SeqCst) != self.cancelled || self.closing.load(SeqCst) {
+        let closing = self.closing.load(SeqCst) || self.client.ending.is_late();
+        if self.client.cancelled.load(SeqCst) != self.cancelled || closing {
             return Err(Error::new(NMC_ERR_CANCELLED, "the wait was cancelled"));
         }
         self.client.check_departed()
+    }
+
+    /// Fails if a call before this one has got no answer.
+    pub fn check_answers(&self) -> Result<()> {
+        if self.client.ending.in_silence.load(SeqCst) {
+            return Err(Error::new(NMC_ERR_CANCELLED, "the client is ending, and the store's master does not answer"));
+        }
+        self.vain.borrow().clone().map_or(Ok(()), Err)
+    }
+
+    /// Notes how a call of the master has ended: whether it has waited in vain. One that found no connection has not waited, and the next one may find it.
+    pub fn note<T>(&self, called: Result<T>) -> Result<T> {
+        if let Err(error) = &called
+            && [NMC_ERR_TIMEOUT, NMC_ERR_CANCELLED].contains(&error.status)
+        {
+            self.client.ending.note_silence();
+            *self.vain.borrow_mut() = Some(error.clone());
+        }
+        called
     }
 }
 
@@ -66,7 +119,8 @@ impl Store {
 
     /// For a wait that begins now.
     pub(super) fn interrupt(&self) -> Interrupt<'_> {
-        Interrupt { client: &self.client, closing: &self.closing, cancelled: self.client.cancelled.load(SeqCst) }
+        let cancelled = self.client.cancelled.load(SeqCst);
+        Interrupt { client: &self.client, closing: &self.closing, cancelled, vain: RefCell::new(None) }
     }
 
     /// Waits until the object is readable, or at least its first `pages` pages are. A key that nobody writes is an

@@ -7,7 +7,7 @@ use super::counters::Op;
 use super::master::{Keep, OpenRequest, Opened, check_key, corrupt, namespace_word, show};
 use super::read::{Extents, LOOKS, Location, Look, Presence, placed, shaped};
 use super::sys;
-use super::wait::on_disk;
+use super::wait::{Interrupt, on_disk};
 use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
@@ -144,12 +144,13 @@ impl Store {
         if let Some(started) = started {
             counters.timed_plan(sys::now_ns() - started);
         }
-        self.fill(&plan, pieces, bytes, options.replace)?;
+        let interrupt = self.interrupt();
+        self.fill(&plan, pieces, bytes, options.replace, &interrupt)?;
         counters.put(bytes);
         if let Some(started) = started {
             counters.timed_put(sys::now_ns() - started);
         }
-        self.wait_for_disk(&[(key, plan.epoch)])
+        self.wait_for_disk(&[(key, plan.epoch)], &interrupt)
     }
 
     /// Stores many values, asking the master for as many plans at once as possible.
@@ -174,7 +175,7 @@ impl Store {
                 *place = plan.epoch;
             }
             let begun = counters.is_sample(Op::Put).then(sys::now_ns);
-            self.fill(&plan, &items[i].1, bytes, options.replace)?;
+            self.fill(&plan, &items[i].1, bytes, options.replace, &patience.interrupt)?;
             counters.put(bytes);
             if let Some(begun) = begun {
                 counters.timed_put(sys::now_ns() - begun);
@@ -211,14 +212,21 @@ impl Store {
         }
         let stored = items.iter().zip(epochs).zip(&*results).filter(|(_, result)| result.is_ok());
         let waited = memory::collect::<(&[u8], u64)>(stored.map(|((item, epoch), _)| (item.0, *epoch)))
-            .and_then(|stored| self.wait_for_disk(&stored));
+            .and_then(|stored| self.wait_for_disk(&stored, &self.interrupt()));
         if let Err(error) = waited {
             results.iter_mut().filter(|result| result.is_ok()).for_each(|result| *result = Err(error.clone()));
         }
     }
 
     /// Stores the pages of a plan and publishes it. On failure the plan is given up.
-    fn fill(&self, plan: &Opened, pieces: &Pieces<'_>, bytes: u64, replace: bool) -> Result<()> {
+    fn fill(
+        &self,
+        plan: &Opened,
+        pieces: &Pieces<'_>,
+        bytes: u64,
+        replace: bool,
+        interrupt: &Interrupt<'_>,
+    ) -> Result<()> {
         let view = self.client.view();
         reach("writer.opened");
         let stored = (|| -> Result<()> {
@@ -230,14 +238,21 @@ impl Store {
             self.store_sums(view, &planned, source)
         })();
         if let Err(error) = stored {
-            let _ = self.abandon(plan);
+            let _ = self.abandon_until(plan, interrupt);
             return Err(error);
         }
-        self.publish(view, plan, replace, Publication::Once)
+        self.publish(view, plan, replace, Publication::Once, interrupt)
     }
 
     /// Publishes a plan whose pages are stored.
-    fn publish(&self, view: &View<'_>, plan: &Opened, replace: bool, how: Publication) -> Result<()> {
+    fn publish(
+        &self,
+        view: &View<'_>,
+        plan: &Opened,
+        replace: bool,
+        how: Publication,
+        interrupt: &Interrupt<'_>,
+    ) -> Result<()> {
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
             return Err(no_plan(plan.plan_id));
         };
@@ -250,17 +265,17 @@ impl Store {
         // A namespace that was flushed meanwhile has forgotten the object, though its header may still be live.
         let word = header.namespace.load(Relaxed);
         if !lives || word != namespace_word(view, word & 0xff) {
-            return self.publish_in_vain(view, plan);
+            return self.publish_in_vain(view, plan, interrupt);
         }
         if replace {
             reach("writer.before_reveal");
         }
-        if replace && let Err(error) = self.call(&Request::Reveal(*plan, None)) {
+        if replace && let Err(error) = self.call_until(&Request::Reveal(*plan, None), interrupt) {
             // The plan stays open if the master may not have heard of it and the commit can be repeated.
             let unheard = [NMC_ERR_UNAVAILABLE, NMC_ERR_TIMEOUT, NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY];
             if error.status == NMC_ERR_NOT_FOUND {
                 // It has given the plan up, or shown it when it was asked before, and somebody has taken it.
-                return self.publish_in_vain(view, plan);
+                return self.publish_in_vain(view, plan, interrupt);
             }
             if how == Publication::Once || !unheard.contains(&error.status) {
                 self.client.plans.remove(plan.plan_id);
@@ -275,14 +290,14 @@ impl Store {
 
     /// The object of a plan is not there any more: well if a consumer has it.
     #[cold]
-    fn publish_in_vain(&self, view: &View<'_>, plan: &Opened) -> Result<()> {
+    fn publish_in_vain(&self, view: &View<'_>, plan: &Opened, interrupt: &Interrupt<'_>) -> Result<()> {
         let told = view.fate(plan.epoch).and_then(|word| Fate::of(word.load(Acquire), plan.epoch));
         if told == Some(Fate::Taken) {
             self.client.plans.remove(plan.plan_id);
             return Ok(());
         }
         // The master may not know that nothing of us stores any more. It knows whether somebody has the value by now.
-        match self.abandon(plan) {
+        match self.abandon_until(plan, interrupt) {
             Ok(true) => Ok(()),
             _ => Err(stale("the write")),
         }
@@ -462,18 +477,28 @@ impl Store {
 
     /// All pages of the plan are stored: publishes it. Idempotent while the object lives.
     pub fn commit(&self, plan: &Opened) -> Result<()> {
+        self.commit_until(plan, &self.interrupt())
+    }
+
+    /// The same for several, one after the other: when the master has not answered for one of them, the others do not wait for it.
+    pub fn committing(&self) -> impl Fn(&Opened) -> Result<()> + '_ {
+        let interrupt = self.interrupt();
+        move |plan| self.commit_until(plan, &interrupt)
+    }
+
+    fn commit_until(&self, plan: &Opened, interrupt: &Interrupt<'_>) -> Result<()> {
         let view = self.client.view();
         // While the header is certainly its own.
         let with_disk = view.header().disk.load(Relaxed) != 0 && self.check_open(view, plan).is_ok();
         let key = view.object(plan.index).filter(|_| with_disk).map(|header| view.key_of(header));
-        match (self.commit_in_memory(plan)?, key) {
-            (true, Some(key)) => self.wait_for_disk(&[(&key, plan.epoch)]),
+        match (self.commit_in_memory(plan, interrupt)?, key) {
+            (true, Some(key)) => self.wait_for_disk(&[(&key, plan.epoch)], interrupt),
             _ => Ok(()),
         }
     }
 
     /// The same, without waiting for a disk. False if it is certain that the object has gone since.
-    pub(super) fn commit_in_memory(&self, plan: &Opened) -> Result<bool> {
+    pub(super) fn commit_in_memory(&self, plan: &Opened, interrupt: &Interrupt<'_>) -> Result<bool> {
         let view = self.client.view();
         let committed = self.check_open(view, plan)?;
         let (Some(header), Some(words)) = (view.object(plan.index), view.publish(plan.index)) else {
@@ -489,7 +514,7 @@ impl Store {
         if object::epoch(header.control.load(Acquire)) != plan.epoch {
             // The program published it itself, it is gone, and the header is another object's. Or the header was overwritten:
             // then the master still waits for its writer.
-            return self.publish_in_vain(view, plan).map(|()| false);
+            return self.publish_in_vain(view, plan, interrupt).map(|()| false);
         }
         if done {
             self.store_sums_of_published(view, plan)?;
@@ -497,7 +522,8 @@ impl Store {
             // Until it is published neither its header nor its pages are anybody else's.
             self.store_sums(view, &self.planned(view, plan)?, None)?;
         }
-        self.publish(view, plan, hidden, if done { Publication::Done } else { Publication::Repeatable })?;
+        let how = if done { Publication::Done } else { Publication::Repeatable };
+        self.publish(view, plan, hidden, how, interrupt)?;
         Ok(true)
     }
 
@@ -519,7 +545,7 @@ impl Store {
             }
             _ => Ok(()),
         };
-        self.let_go(view, slot);
+        self.release_pin(view, slot);
         stored
     }
 
@@ -714,9 +740,25 @@ mod tests {
         let store = store();
         let (plan, _) = store.open_for_write(b"k", 8, &PutOptions { replace: true, ..on_rank_0() }).unwrap();
         let unknown = Opened { plan_id: plan.plan_id ^ 1, ..plan };
-        let published = store.publish(store.client.view(), &unknown, true, Publication::Once);
+        let published = store.publish(store.client.view(), &unknown, true, Publication::Once, &store.interrupt());
         assert_eq!(published.map_err(|error| error.status), Err(NMC_ERR_STALE));
-        store.publish(store.client.view(), &plan, true, Publication::Once).expect("control: this one is known");
+        store
+            .publish(store.client.view(), &plan, true, Publication::Once, &store.interrupt())
+            .expect("control: this one is known");
+    }
+
+    /// Of several calls that share a wait: one that waited in vain ends the others, one that found no connection does not.
+    #[test]
+    fn only_a_call_that_has_waited_in_vain_ends_the_others() {
+        let store = store();
+        let interrupt = store.interrupt();
+        let ended = |status| interrupt.note::<()>(Err(Error::new(status, "no answer"))).map_err(|error| error.status);
+        for status in [NMC_ERR_UNAVAILABLE, NMC_ERR_NOT_FOUND] {
+            assert_eq!(ended(status), Err(status));
+            interrupt.check_answers().unwrap();
+        }
+        assert_eq!(ended(NMC_ERR_TIMEOUT), Err(NMC_ERR_TIMEOUT));
+        assert_eq!(interrupt.check_answers().unwrap_err().status, NMC_ERR_TIMEOUT);
     }
 
     /// Whoever cancels after a call has begun ends it, also if it did not wait yet.

@@ -154,18 +154,18 @@ impl Ids {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may")]
     use super::*;
+    use crate::base::random::Random;
     use std::collections::HashMap;
 
     #[test]
     fn ids_behave_like_a_map() {
         let ids = Ids::new(40).unwrap();
         let mut naive = HashMap::new();
-        let mut random = 7u64;
+        let mut random = Random(7);
         for step in 0..50_000u32 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // Few ids, some of them far apart, so that they often meet.
-            let id = (random >> 33) % 60 * if random >> 62 == 0 { 1 } else { 0x1_0000_0001 };
-            if random >> 40 & 1 == 0 {
+            let id = random.below(60) * if random.one_in(4) { 1 } else { 0x1_0000_0001 };
+            if random.one_in(2) {
                 let fits = naive.len() < 40 && !naive.contains_key(&id);
                 assert_eq!(ids.insert(id, step).is_ok(), fits);
                 if fits {

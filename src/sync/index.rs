@@ -182,6 +182,7 @@ pub fn switch(root: &AtomicU64, next: u64) {
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use super::*;
+    use crate::base::random::Random;
 
     fn table(buckets: usize) -> Vec<AtomicU64> {
         (0..buckets).map(|_| AtomicU64::new(EMPTY)).collect()
@@ -197,10 +198,9 @@ mod tests {
         let table = table(64);
         let mut tombstones = 0;
         let mut live: Vec<(u64, u32)> = Vec::new();
-        let mut random = 7u64;
+        let mut random = Random(7);
         for round in 0..20_000u32 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let hash = random ^ random >> 29;
+            let hash = random.word();
             if live.len() < 32 && !hash.is_multiple_of(3) {
                 let index = round % MAX_INDEX;
                 tombstones -= isize::from(insert(&table, hash, index).unwrap().1);

@@ -16,8 +16,8 @@ use crate::base::log;
 use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{
-    NMC_ERR_CORRUPT, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_OS,
-    NMC_ERR_UNAVAILABLE,
+    NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND,
+    NMC_ERR_OS, NMC_ERR_PERMISSION, NMC_ERR_UNAVAILABLE,
 };
 use crate::layout::disk::Spot;
 use crate::store::backing::Mark;
@@ -107,6 +107,8 @@ pub struct Directory {
     noted: AtomicU64,
     written: AtomicU64,
     buckets: Mutex<Vec<Bucket>>,
+    /// Of buckets that do not count, and are still there.
+    aside_blocks: u64,
     next_bucket: AtomicU64,
     /// The journal says durably that numbers up to this one may be used.
     reserved: AtomicU64,
@@ -174,6 +176,7 @@ impl Directory {
             noted: AtomicU64::new(0),
             written: AtomicU64::new(0),
             buckets: Mutex::new(buckets),
+            aside_blocks: recovered.aside_blocks,
             next_bucket: AtomicU64::new(last_bucket.max(reserved) + 1),
             reserved: AtomicU64::new(reserved),
             leaving: Mutex::new(Leaving { unsynced, files: Vec::new() }),
@@ -281,13 +284,21 @@ impl Directory {
         if let Some(error) = self.trouble() {
             return Err(error);
         }
-        self.journal.lock().sync().inspect_err(|error| self.blame(error))?;
+        self.sync_journal()?;
         if self.written.load(Acquire) < self.noted.load(Acquire) {
             // They come with the next ones, or there was no room for them.
             self.settle(true)?;
-            self.journal.lock().sync().inspect_err(|error| self.blame(error))?;
+            self.sync_journal()?;
         }
         Ok(())
+    }
+
+    fn sync_journal(&self) -> Result<()> {
+        let synced = self.journal.lock().sync();
+        synced.map_err(|error| {
+            self.blame(&error);
+            self.trouble().unwrap_or(error)
+        })
     }
 
     /// Something could not be written: if the disk refuses, it is only read from now on. If there is no room, memory or
@@ -303,8 +314,11 @@ impl Directory {
         self.counts.errors.fetch_add(1, Relaxed);
         let mut why = self.why_degraded.lock();
         if why.is_none() {
-            // A file or directory that is not there any more is the disk's fault, not the caller's.
-            let status = if error.status == NMC_ERR_NOT_FOUND { NMC_ERR_IO } else { error.status };
+            // What is not there any more, is in the way or may not be opened is the disk's fault, not the caller's.
+            let status = match error.status {
+                NMC_ERR_NOT_FOUND | NMC_ERR_EXISTS | NMC_ERR_PERMISSION => NMC_ERR_IO,
+                status => status,
+            };
             *why = Some(Error::new(status, error.message.clone()));
             self.untold.store(true, Release);
             self.degraded.store(true, Release);
@@ -349,7 +363,15 @@ impl Directory {
     /// Bytes that files take.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
-        self.buckets.lock().iter().map(|bucket| (bucket.blocks - bucket.punched) * BLOCK as u64).sum()
+        let buckets = self.buckets.lock();
+        let blocks: u64 = buckets.iter().map(|bucket| bucket.blocks - bucket.punched).sum();
+        blocks * BLOCK as u64 + self.aside_bytes()
+    }
+
+    /// Those of them that do not come back, whatever goes: of buckets that were found damaged, and are still there.
+    #[must_use]
+    pub fn aside_bytes(&self) -> u64 {
+        self.aside_blocks * BLOCK as u64
     }
 
     /// Bytes of dead records that come back with their buckets only.

@@ -2,6 +2,7 @@
 //! go after the master's lock, so that it survives whoever is killed, and synced where a power loss must be survived as well.
 //! A file that cannot be written or synced is never tried again: everything is written anew, to the next one.
 
+use super::backend::create_temporary;
 use super::format::{
     Entry, JOURNAL_RECORD, Replay, Replayer, Space, encode_entries, encode_entry, journal_name, journal_number,
     journal_temporary_name,
@@ -350,9 +351,7 @@ fn write_whole(
         let (first, next) = (entries.len() as u64, (entries.len() + more.len()) as u64);
         let bytes = encode_entries(0, next, tier_id, &entries)?;
         let more = encode_entries(first, next, tier_id, more)?;
-        // One that was begun before and never got its name.
-        let _ = disk.unlink(&temporary);
-        let file = disk.create_buffered(&temporary, (next + room_for(next)) * JOURNAL_RECORD as u64)?;
+        let file = create_temporary(disk, &temporary, (next + room_for(next)) * JOURNAL_RECORD as u64)?;
         file.write(&bytes, 0)?;
         file.write(&more, bytes.len() as u64)?;
         file.datasync()?;

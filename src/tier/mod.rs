@@ -2,10 +2,13 @@
 //! it ahead of eviction; every process reads it by itself. After any crash the disk tells the truth.
 
 pub mod backend;
+#[cfg(test)]
+mod churn_tests;
 mod config;
 #[cfg(test)]
 mod crash_tests;
 pub mod directory;
+mod elsewhere;
 pub mod format;
 mod hosted;
 pub mod io;
@@ -34,10 +37,11 @@ use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED,
 };
 use crate::store::Store;
+use crate::store::backing::DiskEntry;
 use crate::store::copy::{Pieces, Slice};
 use crate::store::read::Look;
 use format::Head;
-use owner::{CALL_DONE, CALL_EVICT, CALL_OFFLOAD, CALL_PAUSE, CALL_STATS, CALL_SYNC, Running};
+use owner::{CALL_DONE, CALL_EVICT, CALL_LOOK, CALL_OFFLOAD, CALL_PAUSE, CALL_STATS, CALL_SYNC, Running};
 use reader::Reader;
 use staging::Staging;
 use std::any::Any;
@@ -50,6 +54,9 @@ const ASK: Duration = Duration::from_millis(5);
 
 /// Keys of one call of the owner in another process.
 const KEYS: usize = 64;
+
+/// For a call of the owner: as long as the store lets calls wait.
+const ALL: Duration = Duration::MAX;
 
 /// The tier of a store: its owner in the process of the store's master, elsewhere a handle to it.
 pub struct Tier {
@@ -79,6 +86,11 @@ fn not_here() -> Error {
     Error::new(NMC_ERR_UNSUPPORTED, "only the process of the store's master, which owns the tier, can do that")
 }
 
+#[cold]
+fn no_tier() -> Error {
+    Error::new(NMC_ERR_NOT_FOUND, "the store has no tier: the process of its master opens it first")
+}
+
 impl Drop for Tier {
     fn drop(&mut self) {
         // Ends before the store does.
@@ -95,8 +107,7 @@ impl Tier {
         install();
         let Some(host) = store.host() else {
             if !store.has_disk() {
-                let text = "the store has no tier: the process of its master opens it first";
-                return Err(Error::new(NMC_ERR_NOT_FOUND, text));
+                return Err(no_tier());
             }
             return Ok(Self::with(None, store));
         };
@@ -133,11 +144,14 @@ impl Tier {
 
     /// Waits for a job of the owner in another process.
     fn wait(&self, what: u32, arguments: [u64; 2], keys: &[&[u8]]) -> Result<u64> {
+        let over = || match self.stopped.load(SeqCst) {
+            true => Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed")),
+            false => Ok(()),
+        };
+        over()?;
         let [ticket, ..] = self.store.call_disk(what, arguments, keys)?;
         loop {
-            if self.stopped.load(SeqCst) {
-                return Err(Error::new(NMC_ERR_CANCELLED, "the tier is being closed"));
-            }
+            over()?;
             let [done, gave, _] = self.store.call_disk(CALL_DONE, [ticket, 0], &[])?;
             if done != 0 {
                 return Ok(gave);
@@ -280,14 +294,25 @@ impl Tier {
     }
 
     /// Reads every value on disk and compares its checksums; those that are wrong end. `progress` is told how many of how many
-    /// were read, and ends it by false. If some could not be read it tells why, too. In the owner's process only.
+    /// were read, and ends it by false. If some could not be read it tells why, too. This process reads them, whoever owns the tier.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<(Verified, Option<Error>)> {
-        self.running.as_ref().ok_or_else(not_here)?.owner().verify(progress)
+        match &self.running {
+            Some(running) => running.owner().verify(progress),
+            None => {
+                let look = |entry: &DiskEntry| {
+                    self.wait(CALL_LOOK, [entry.index.into(), entry.word], &[]).map(|ended| ended != 0)
+                };
+                elsewhere::verify(&self.store, self.stats()?.objects, &look, progress)
+            }
+        }
     }
 
     /// Every value on disk, of all namespaces, in no order that means anything; `each` ends it by false. What comes and goes
-    /// meanwhile may be in it or not. In the owner's process only.
+    /// meanwhile may be in it or not.
     pub fn scan(&self, each: &mut dyn FnMut(&Scanned<'_>) -> bool) -> Result<()> {
-        self.running.as_ref().ok_or_else(not_here)?.owner().scan(each)
+        match &self.running {
+            Some(running) => running.owner().scan(each),
+            None => elsewhere::scan(&self.store, each),
+        }
     }
 }

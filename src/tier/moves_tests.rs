@@ -95,7 +95,11 @@ fn a_full_disk_lets_the_oldest_buckets_go_and_what_is_left_is_right() {
             if by == Evict::Lru {
                 // Stamps are 64 ms apart.
                 std::thread::sleep(Duration::from_millis(200));
-                assert_eq!(get(&store, "0/0").unwrap(), value(0, BYTES));
+                // To be touched is as good as to be read.
+                match backend {
+                    Backend::File => assert!(store.touch(b"0/0").unwrap()),
+                    _ => assert_eq!(get(&store, "0/0").unwrap(), value(0, BYTES)),
+                }
             }
         }
         evict(&store);
@@ -383,4 +387,34 @@ fn a_verification_tells_of_what_it_could_not_read_and_looks_at_the_rest() {
     let (found, why) = tier.verify(&mut |_, _| true).unwrap();
     assert_eq!((found.objects, found.corrupt, found.unreadable), (8, 4, 0), "{why:?}");
     assert_eq!(tier.stats().unwrap().objects, 8);
+}
+
+/// What is damaged and still there takes a part of the capacity that no eviction gives back.
+#[test]
+fn room_is_made_beside_what_is_damaged_and_nothing_goes_where_that_leaves_too_little() {
+    for (room, fits) in [(100 << 10, true), (60 << 10, false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store();
+        let plain = Config { bucket_keys: 4, ..config(&dir) };
+        let tier = open(&store, &plain);
+        fill(&store, &tier, 8);
+        drop(tier);
+        let bucket = plain.directory.join(format::bucket_name(1));
+        let bytes = std::fs::metadata(&bucket).unwrap().len();
+        std::fs::OpenOptions::new().write(true).open(&bucket).unwrap().set_len(bytes - 4096).unwrap();
+        evict(&store);
+        let capacity_bytes = bytes - 4096 + room;
+        let tier = open(&store, &Config { capacity_bytes, evict: Evict::Fifo, ..plain });
+        let before = tier.stats().unwrap();
+        assert_eq!((before.torn, before.objects, before.file_bytes), (1, 4, 2 * bytes - 4096));
+        // Two values, which are 80 KiB.
+        put(&store, "a", &value(1, BYTES));
+        put(&store, "b", &value(2, BYTES));
+        let written = tier.offload(None);
+        let stats = tier.stats().unwrap();
+        match fits {
+            true => assert!(written == Ok(2) && stats.evicted == 4 && stats.file_bytes <= capacity_bytes, "{stats:?}"),
+            false => assert!(written.unwrap_err().status == NMC_ERR_NO_SPACE && stats.objects == 4, "{stats:?}"),
+        }
+    }
 }

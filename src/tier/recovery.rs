@@ -12,6 +12,7 @@ use super::journal::{self, Journal, State};
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
+use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_IO};
 use crate::layout::disk::{Entry, Spot};
 use crate::store::master::OnDisk;
@@ -38,6 +39,8 @@ pub struct Recovered {
     pub dead: u64,
     /// Buckets whose lists are damaged, or could not be read, now or before.
     pub torn: u64,
+    /// Blocks of such buckets that are still there.
+    pub aside_blocks: u64,
     /// Files that are not the tier's.
     pub foreign: u64,
 }
@@ -110,8 +113,7 @@ pub fn read_head(disk: &dyn Disk) -> Result<Head> {
 
 fn write_head(disk: &dyn Disk, head: &Head) -> Result<()> {
     let temporary = format!("{SUPER_NAME}.tmp");
-    let _ = disk.unlink(&temporary);
-    let file = disk.create_buffered(&temporary, BLOCK as u64)?;
+    let file = backend::create_temporary(disk, &temporary, BLOCK as u64)?;
     file.write(&head.encode(), 0)?;
     file.datasync()?;
     disk.rename(&temporary, SUPER_NAME)?;
@@ -150,6 +152,7 @@ pub fn open(
         let latest = journal::read_latest(&**disk, head.tier_id, &names)?;
         let found = find(&*storage, listed, &latest.1)?;
         let journal = Journal::resume(disk, head.tier_id, &names, latest, &found.buckets)?;
+        reach("tier.resumed");
         (head, journal, found)
     } else {
         let found = refuse_values(disk, listed, config.backend)?;
@@ -174,19 +177,31 @@ pub fn open(
     }
     let last_bucket = found.buckets.last().copied().unwrap_or(0);
     let (buckets, mut recovered) = scan(&*storage, &head, &mut journal, config, &found.buckets, progress)?;
+    reach("tier.scanned");
     recovered.foreign = found.foreign.len() as u64;
+    recovered.aside_blocks += found.aside_blocks;
+    if recovered.aside_blocks > 0 {
+        log::emit(log::WARN, || {
+            let (directory, bytes) = (config.directory.display(), recovered.aside_blocks * BLOCK as u64);
+            format!("tier: {directory}: damaged buckets that are still there take {bytes} bytes of its capacity")
+        });
+    }
     let made = !names.iter().any(|name| name == SUPER_NAME);
     Ok(Opened { head, journal, storage, buckets, last_bucket, recovered, made })
 }
 
-/// Takes away what was made of a directory that could not be made to the end. Its journal goes when it is certain that there is no head:
-/// without one that is nothing, and a head without a journal is a directory that is damaged.
+/// Takes away what was made of a directory that could not be made to the end. The head goes when it is certain that there is no file
+/// for values, and the journal when there is no head: values without a head, and a head without a journal, are a directory that is
+/// damaged. What stays is an empty one.
 pub fn unmake(disk: &dyn Disk) {
     let temporary = format!("{SUPER_NAME}.tmp");
-    let first = [DATA_NAME, &temporary, SUPER_NAME].iter().try_for_each(|name| backend::take_away(disk, name));
-    if first.and_then(|()| disk.sync()).is_ok() {
-        let _ = backend::take_away(disk, &journal_name(0)).and_then(|()| disk.sync());
-    }
+    let away = |names: &[&str]| names.iter().try_for_each(|name| backend::take_away(disk, name));
+    let _ = away(&[DATA_NAME])
+        .and_then(|()| disk.sync())
+        .and_then(|()| away(&[&temporary, SUPER_NAME]))
+        .and_then(|()| disk.sync())
+        .and_then(|()| away(&[&journal_name(0)]))
+        .and_then(|()| disk.sync());
 }
 
 /// A directory without a head must not have values, of whatever backend. Gives what else is there.
@@ -297,6 +312,8 @@ fn scan(
             storage.take_away(*id)?;
         } else if state.lost.binary_search(id).is_ok() {
             recovered.torn += 1;
+            // What cannot be read has a size that nobody knows.
+            recovered.aside_blocks += storage.blocks(*id).unwrap_or(0);
         } else {
             ids.push(*id);
         }
@@ -342,6 +359,8 @@ fn scan(
         progress(done, total);
     }
     recovered.torn += damaged.len() as u64;
+    let stays = damaged.iter().filter(|(_, _, torn)| !torn || config.torn == Torn::MoveAside);
+    recovered.aside_blocks += stays.map(|(id, ..)| storage.blocks(*id).unwrap_or(0)).sum::<u64>();
     set_aside(storage, journal, config, damaged)?;
     recovered.buckets = scanned.len() as u64;
     recovered.found = memory::with_capacity(all.iter().map(Vec::len).sum())?;

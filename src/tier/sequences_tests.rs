@@ -3,7 +3,7 @@
 
 use super::directory::{Directory, Source};
 use super::io::Disk as _;
-use super::io::sim::{Fault, Rng, SimDisk};
+use super::io::sim::{Fault, Random, SimDisk};
 use super::tests::{config, evict, get, open, put, store, try_put, value, where_is};
 use super::*;
 use crate::base::status::{NMC_ERR_IO, NMC_ERR_NO_SPACE, NMC_ERR_STALE};
@@ -436,7 +436,7 @@ fn what_the_next_owner_finds_lasts() {
         next.sync().unwrap();
         assert_eq!(recovered.found.len(), 1, "{backend:?}");
         let lost =
-            (1..200).filter(|seed| directory(&killed.crash(&mut Rng(*seed)), backend).1.found.is_empty()).count();
+            (1..200).filter(|seed| directory(&killed.crash(&mut Random(*seed)), backend).1.found.is_empty()).count();
         assert_eq!(lost, 0, "{backend:?}");
     }
 }
@@ -451,7 +451,7 @@ fn what_is_removed_while_its_bucket_is_evicted_does_not_come_back() {
         directory.note(&[Mark::Over { spot }]);
         // A remove of the copy in memory finds no entry, and notes nothing.
         directory.settle(true).unwrap();
-        let back = (1..200).filter(|seed| !self::directory(&sim.crash(&mut Rng(*seed)), backend).1.found.is_empty());
+        let back = (1..200).filter(|seed| !self::directory(&sim.crash(&mut Random(*seed)), backend).1.found.is_empty());
         assert_eq!(back.count(), 0, "{backend:?}");
     }
 }
@@ -521,7 +521,7 @@ fn a_position_lasts_only_with_what_led_to_it() {
         let mut dead: Vec<_> = (1..6).map(|block| format::Entry::Dead { bucket: 1, block }).collect();
         journal.append(&mut dead).unwrap();
         journal.append(&mut [format::Entry::Position { term: 1, number: 9 }]).unwrap();
-        let sim = sim.crash(&mut Rng(seed));
+        let sim = sim.crash(&mut Random(seed));
         let file = sim.open_buffered(&format::journal_name(0), false).unwrap();
         let replay = journal::replay(&*file, 5).unwrap();
         let lasted = replay.entries.iter().any(|(_, entry)| matches!(entry, format::Entry::Position { .. }));
@@ -551,7 +551,7 @@ fn a_journal_that_was_refused_does_not_count_when_it_comes_back() {
         directory.note(&[dead(0), dead(1)]);
         directory.settle(true).unwrap();
         drop(directory);
-        let sim = sim.crash(&mut Rng(seed));
+        let sim = sim.crash(&mut Random(seed));
         let journals = sim.list().unwrap().iter().filter(|file| format::journal_number(&file.name).is_some()).count();
         came_back += u32::from(journals > 1);
         assert_eq!(self::directory(&sim, Backend::Bucket).1.found.len(), 0, "seed {seed}: what was removed is back");

@@ -186,7 +186,7 @@ impl Staging {
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use super::*;
-    use crate::alloc::model::Random;
+    use crate::base::random::Random;
 
     const TIME: Duration = Duration::from_secs(5);
 
@@ -208,7 +208,7 @@ mod tests {
         let mut now = Instant::now();
         let (mut known, mut old): (Vec<Known>, Vec<u64>) = (Vec::new(), Vec::new());
         for _ in 0..steps {
-            now += Duration::from_millis(u64::from(random.below(1500)));
+            now += Duration::from_millis(random.below(1500));
             known.retain(|loan| {
                 loan.until > now || {
                     old.push(loan.name);
@@ -217,7 +217,7 @@ mod tests {
             });
             match random.below(4) {
                 0 | 1 => {
-                    let sizes: Vec<u64> = (0..=random.below(3)).map(|_| u64::from(random.below(60_000))).collect();
+                    let sizes: Vec<u64> = (0..=random.below(3)).map(|_| random.below(60_000)).collect();
                     let Ok((name, lent)) = staging.lend(&sizes, now) else { continue };
                     staging.start(name, TIME, now);
                     let taken = known.iter().flat_map(|loan| &loan.lent);

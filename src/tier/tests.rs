@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 use super::*;
+use crate::base::random::Random;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND};
 use crate::store::copy::{Pieces, Slice};
 use crate::store::read::{Look, Presence};
@@ -204,41 +205,6 @@ fn namespaces_survive(config: &Config) {
 }
 
 #[test]
-fn space_comes_back_from_what_is_removed() {
-    let dir = tempfile::tempdir().unwrap();
-    // Of all values on disk there is room for few more than live: blocks are used again and again.
-    let small = |config| Config { capacity_bytes: 4 << 20, heartbeat_ms: 2, bucket_keys: 8, ..config };
-    configs(&dir).map(small).for_each(|config| space_comes_back(&config));
-}
-
-fn space_comes_back(config: &Config) {
-    let store = store();
-    let tier = open(&store, config);
-    let live = 16 * (32u64 << 10);
-    for round in 0..20u64 {
-        for i in 0..16 {
-            try_put(&store, &format!("s{i}"), &value(round * 100 + i, 32 << 10), true).unwrap();
-        }
-        let written = (0..1000).any(|_| match tier.offload(None) {
-            Err(error) if error.status == crate::base::status::NMC_ERR_NO_SPACE => {
-                std::thread::sleep(Duration::from_millis(5));
-                false
-            }
-            written => written.is_ok(),
-        });
-        assert!(written, "{:?}", tier.stats().unwrap());
-    }
-    let settled = (0..1000).any(|_| {
-        std::thread::sleep(Duration::from_millis(5));
-        tier.stats().unwrap().file_bytes <= live * 11 / 10 + (1 << 20)
-    });
-    assert!(settled, "{:?}", tier.stats().unwrap());
-    for i in 0..16 {
-        assert_eq!(get(&store, &format!("s{i}")).unwrap(), value(1900 + i, 32 << 10));
-    }
-}
-
-#[test]
 fn a_damaged_value_ends_and_is_never_given() {
     let dir = tempfile::tempdir().unwrap();
     configs(&dir).for_each(|config| a_damaged_value_ends(&config));
@@ -340,11 +306,8 @@ fn a_listing_misses_nothing(config: &Config, seed: u64) {
     let tier = open(&store, &config);
     let keys: Vec<String> = (0..40).map(|i| format!("k{i}")).collect();
     let names: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
-    let mut state = seed;
-    let mut random = |below: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % below
-    };
+    let mut chance = Random(seed);
+    let mut random = |limit: u64| chance.below(limit);
     for key in &keys {
         put(&store, key, b"v");
         if random(12) == 0 {

@@ -168,6 +168,11 @@ impl Roster {
         (0..self.params.world_size).filter(|rank| self.is_joining(*rank)).collect()
     }
 
+    /// Ranks that nobody holds.
+    pub fn absent(&self) -> Vec<u32> {
+        (0..self.params.world_size).filter(|rank| self.slot(*rank).is_none()).collect()
+    }
+
     /// How many processes have held each rank.
     pub fn generations(&self) -> &[u64] {
         &self.generations

@@ -3,6 +3,7 @@
 //! heaps all of it is done by kernels.
 
 use super::World;
+use super::sys::Words;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_PEER_LOST, NMC_ERR_TIMEOUT};
@@ -61,8 +62,8 @@ impl World {
         }
         let own = self.rank();
         for target in 0..self.params().world_size {
-            let at = self.ptr(target, u64::from(own) * run.bytes, run.bytes)?;
-            super::sys::fill_words(at, run.bytes, |i| pattern(run.seed, own, target, i));
+            let words = Words { rank: target, offset: u64::from(own) * run.bytes, bytes: run.bytes };
+            super::sys::fill_words(self, words, |i| pattern(run.seed, own, target, i))?;
             self.word(target, own)?.0.store(run.flag, Ordering::Release);
         }
         Ok(None)
@@ -80,8 +81,8 @@ impl World {
                 self.still_waiting(source, deadline)?;
                 std::thread::sleep(Duration::from_micros(50));
             }
-            let at = self.ptr(own, u64::from(source) * run.bytes, run.bytes)?;
-            if let Some(index) = super::sys::first_bad_word(at, run.bytes, |i| pattern(run.seed, source, own, i)) {
+            let words = Words { rank: own, offset: u64::from(source) * run.bytes, bytes: run.bytes };
+            if let Some(index) = super::sys::first_bad_word(self, words, |i| pattern(run.seed, source, own, i))? {
                 return Err(corrupt(source, own, index * 8));
             }
         }

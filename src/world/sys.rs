@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "system calls")]
 #![allow(clippy::cast_possible_truncation, reason = "constants and struct sizes of the kernel's interface fit")]
 
+use super::World;
 use crate::base::error::{Error, Result};
 use crate::rpc::owned;
 use std::io;
@@ -99,19 +100,31 @@ pub fn is_locked(fd: BorrowedFd<'_>, at: libc::off_t) -> bool {
     asked && lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
-/// Fills `bytes` bytes of a mapped host heap with 64-bit words.
-pub fn fill_words(address: u64, bytes: u64, word: impl Fn(u64) -> u64) {
-    let at = address as *mut u64;
-    for i in 0..bytes / 8 {
-        // SAFETY: callers pass a range that `World::ptr` checked against the heap, and heaps are mapped and
-        // page-aligned. Others may look at the bytes meanwhile, so the stores are volatile.
-        unsafe { at.add(i as usize).write_volatile(word(i)) };
-    }
+/// Words of a rank's host heap.
+#[derive(Clone, Copy)]
+pub struct Words {
+    /// Whose.
+    pub rank: u32,
+    /// The first byte.
+    pub offset: u64,
+    /// How many bytes.
+    pub bytes: u64,
 }
 
-/// Index of the first word in a mapped host heap that is not what it should be.
-pub fn first_bad_word(address: u64, bytes: u64, word: impl Fn(u64) -> u64) -> Option<u64> {
-    let at = address as *const u64;
+/// Fills them. Fails if they are not in the heap.
+pub fn fill_words(world: &World, words: Words, word: impl Fn(u64) -> u64) -> Result<()> {
+    let at = world.ptr(words.rank, words.offset, words.bytes)? as *mut u64;
+    for i in 0..words.bytes / 8 {
+        // SAFETY: `ptr` has checked the range against the heap, which is mapped and page-aligned. Others may look at the bytes
+        // meanwhile, so the stores are volatile.
+        unsafe { at.add(i as usize).write_volatile(word(i)) };
+    }
+    Ok(())
+}
+
+/// Index of the first that is not what it should be. Fails if they are not in the heap.
+pub fn first_bad_word(world: &World, words: Words, word: impl Fn(u64) -> u64) -> Result<Option<u64>> {
+    let at = world.ptr(words.rank, words.offset, words.bytes)? as *const u64;
     // SAFETY: as in `fill_words`.
-    (0..bytes / 8).find(|i| unsafe { at.add(*i as usize).read_volatile() } != word(*i))
+    Ok((0..words.bytes / 8).find(|i| unsafe { at.add(*i as usize).read_volatile() } != word(*i)))
 }

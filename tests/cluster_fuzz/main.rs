@@ -11,6 +11,7 @@ mod script;
 mod shelf;
 
 use nanomc::base::error::Result;
+use nanomc::base::queue::Queue;
 use nanomc::cluster::directory::Master;
 use nanomc::cluster::node::Agent;
 use nanomc::cluster::types::Millis;
@@ -54,7 +55,7 @@ fn the_examples_have_every_kind_of_message() {
 
 #[test]
 fn bytes_are_refused_or_are_a_frame_that_is_encoded_to_them() {
-    mutate::each(1, 20_000, &frames(), frame::body);
+    mutate::each(1, mutate::many(20_000), &frames(), frame::body);
 }
 
 #[test]
@@ -77,7 +78,7 @@ fn control_a_decoder_that_forgets_a_field_is_found() {
 
 #[test]
 fn a_master_outlives_what_it_is_told() {
-    mutate::each(2, 2_000, &directory::examples(), directory::body);
+    mutate::each(2, mutate::many(2_000), &directory::examples(), directory::body);
 }
 
 /// A machine that is right, and what it does wrong besides.
@@ -106,11 +107,11 @@ fn control_a_master_that_makes_room_for_what_is_announced_is_found() {
 
 #[test]
 fn an_agent_outlives_what_it_is_told() {
-    mutate::each(3, 3_000, &node::examples(), node::body);
+    mutate::each(3, mutate::many(3_000), &node::examples(), node::body);
 }
 
 impl node::Machine for Wrong<Agent<shelf::Shelf>> {
-    fn on(&mut self, event: nanomc::cluster::node::Event, now: Millis, to: &mut Vec<nanomc::cluster::node::Action>) {
+    fn on(&mut self, event: nanomc::cluster::node::Event, now: Millis, to: &mut Queue<nanomc::cluster::node::Action>) {
         // It has no more than a few clients.
         if let nanomc::cluster::node::Event::Message(peer, _) = &event {
             assert!(peer.0 < 4);
@@ -118,7 +119,7 @@ impl node::Machine for Wrong<Agent<shelf::Shelf>> {
         self.0.on(event, now, to);
     }
 
-    fn begin_anew(&mut self, life: u64, now: Millis, to: &mut Vec<nanomc::cluster::node::Action>) {
+    fn begin_anew(&mut self, life: u64, now: Millis, to: &mut Queue<nanomc::cluster::node::Action>) {
         node::Machine::begin_anew(&mut self.0, life, now, to);
     }
 }

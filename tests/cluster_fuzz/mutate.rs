@@ -5,6 +5,12 @@ use nanomc::cluster::types::Chance;
 /// Numbers that are not usual.
 const EDGES: [u64; 10] = [0, 1, 0x7f, 0xff, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 1 << 63, u64::MAX - 1, u64::MAX];
 
+/// How many inputs: `usual`, or `NMC_FUZZ_TIMES` as many. Controls have the usual ones.
+pub fn many(usual: usize) -> usize {
+    let times = std::env::var("NMC_FUZZ_TIMES").ok().and_then(|times| times.parse().ok());
+    usual * times.unwrap_or(1)
+}
+
 /// Runs something with `count` inputs, each a few changes away from one of `examples`.
 pub fn each(seed: u64, count: usize, examples: &[Vec<u8>], mut run: impl FnMut(&[u8])) {
     let mut chance = Chance::new(seed);

@@ -3,6 +3,7 @@
 use super::counted;
 use super::script::{self, Step};
 use super::shelf::{CAPACITY, HEADERS, SUM, Shelf};
+use nanomc::base::queue::Queue;
 use nanomc::cluster::node::{Action, Agent, Config, Event, Offer};
 use nanomc::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Peer, Position, PutId};
 use nanomc::cluster::wire::*;
@@ -23,16 +24,16 @@ const MASTERS: u8 = 2;
 
 /// An agent, or what is tried in its place.
 pub trait Machine {
-    fn on(&mut self, event: Event, now: Millis, to: &mut Vec<Action>);
-    fn begin_anew(&mut self, life: u64, now: Millis, to: &mut Vec<Action>);
+    fn on(&mut self, event: Event, now: Millis, to: &mut Queue<Action>);
+    fn begin_anew(&mut self, life: u64, now: Millis, to: &mut Queue<Action>);
 }
 
 impl Machine for Agent<Shelf> {
-    fn on(&mut self, event: Event, now: Millis, to: &mut Vec<Action>) {
+    fn on(&mut self, event: Event, now: Millis, to: &mut Queue<Action>) {
         Agent::on(self, event, now, to);
     }
 
-    fn begin_anew(&mut self, life: u64, now: Millis, to: &mut Vec<Action>) {
+    fn begin_anew(&mut self, life: u64, now: Millis, to: &mut Queue<Action>) {
         Agent::begin_anew(self, life, Offer { store: life, slots: 0, segments: vec![segment()] }, now, to);
     }
 }
@@ -144,7 +145,7 @@ impl<M: Machine, S: FnMut(&Message)> Rig<M, S> {
                 (2, Some(Message::Expire(expire))) => self.on(Event::Expire(expire.key, expire.put, expire.after_ms)),
                 (3, _) => {
                     self.life += 1;
-                    let mut actions = Vec::new();
+                    let mut actions = Queue::new();
                     self.agent.begin_anew(self.life, self.now, &mut actions);
                     self.heard(actions);
                 }
@@ -171,12 +172,12 @@ impl<M: Machine, S: FnMut(&Message)> Rig<M, S> {
     }
 
     fn on(&mut self, event: Event) {
-        let mut actions = Vec::new();
+        let mut actions = Queue::new();
         self.agent.on(event, self.now, &mut actions);
         self.heard(actions);
     }
 
-    fn heard(&mut self, actions: Vec<Action>) {
+    fn heard(&mut self, actions: Queue<Action>) {
         let mut bytes = Vec::new();
         for action in actions {
             if let Action::Master(_, frame) | Action::Send(_, frame) | Action::SendValue { frame, .. } = &action {
@@ -223,13 +224,14 @@ fn put_of(random: u64, key: &str) -> Put {
         retain: 0,
         metadata: Metadata(vec![1, 2]),
         hold: false,
+        exact: false,
     }
 }
 
 fn fetch(index: u32, epoch: u64, key: &str, into: Vec<Extent>) -> Message {
     let name = Name { node: NodeId(0), incarnation: 0, index, epoch };
     let (key, put) = (object(key), PutId(0));
-    Fetch { name, key, put, offset: 10, length: 50, into, mover: 1, expire_ms: 100, stub: false }.into()
+    Fetch { name, key, put, offset: 10, length: 50, into, mover: 1, expire_ms: 100, stub: false, verify: false }.into()
 }
 
 /// The agent joins, and tells a leader what it has.

@@ -238,6 +238,10 @@ impl Storage for Shelf {
         vec![self.objects.values().map(|object| object.length).sum()]
     }
 
+    fn has_bytes(&self) -> bool {
+        self.used() != [0]
+    }
+
     fn close(&mut self, segment: u32, closed: bool) -> Result<()> {
         self.closed.retain(|other| *other != segment);
         self.closed.extend(Some(segment).filter(|_| closed));

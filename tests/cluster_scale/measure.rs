@@ -146,6 +146,7 @@ pub fn puts(sim: &mut Sim, size: Size, row: &mut Row) {
                 key,
                 length: LENGTH,
                 segment: place.segment,
+                exact: true,
                 retain: 0,
                 metadata: &metadata,
                 is_copy: false,

@@ -227,6 +227,10 @@ impl Storage for Shelf {
         Ok(())
     }
 
+    fn has_bytes(&self) -> bool {
+        self.used().iter().any(|bytes| *bytes > 0)
+    }
+
     fn used(&self) -> Vec<u64> {
         vec![u64::from(self.end()) * LENGTH]
     }

@@ -2,12 +2,13 @@
 
 use crate::counted::{Cost, USED, cpu_ns};
 use crate::shelf::Shelf;
+use nanomc::base::queue::Queue;
 use nanomc::cluster::directory::{Action, Change, Config, Elected, Event, Figures, Master, Member, State};
 use nanomc::cluster::facade::{MASTER_MS, PING_MS, RESEND_MS};
 use nanomc::cluster::node::{self, Agent};
 use nanomc::cluster::types::{Media, Millis, NodeId, Peer, Position, incarnation_of};
 use nanomc::cluster::wire::{Frame, HEAD, Head, Message, Metadata, SegmentInfo};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Peers above this are clients.
@@ -218,15 +219,13 @@ impl Sim {
     pub fn run(&mut self, number: usize) {
         let now = self.now();
         let node = &mut self.nodes[number];
-        let mut actions = VecDeque::new();
-        let mut told = Vec::new();
+        let mut told = Queue::new();
         for (from, bytes) in std::mem::take(&mut node.mail) {
             node.agent.hear(node::Event::Master(from, parsed(&bytes)), now, &mut told);
         }
         node.agent.on(node::Event::Tick, now, &mut told);
         node.due = node.agent.wake(now);
-        actions.extend(told.drain(..));
-        while let Some(action) = actions.pop_front() {
+        while let Some(action) = told.pop() {
             match action {
                 node::Action::Master(to, mut frame) => {
                     if let Some(incarnation) = frame.message.own_incarnation() {
@@ -244,7 +243,6 @@ impl Sim {
                 node::Action::Fill { ticket, .. } => node.agent.on(node::Event::Filled(ticket, true), now, &mut told),
                 _ => {}
             }
-            actions.extend(told.drain(..));
         }
     }
 

@@ -4,6 +4,7 @@
 
 use nanomc::base::Result;
 use nanomc::base::deadline::Deadline;
+use nanomc::cluster::directory::Strategy;
 use nanomc::cluster::directory::{self, Change, Elected, Event, Master, Member};
 use nanomc::cluster::facade::{Cluster, Config};
 use nanomc::cluster::net::{Address, Limits, Listener, now_ms};
@@ -33,12 +34,26 @@ impl Directory {
         Self::at(&Address::literal("127.0.0.1:0").unwrap(), 1, "", vec![])
     }
 
+    /// One that chooses segments like this.
+    pub fn choosing(strategy: Strategy) -> Self {
+        Self::made(&Address::literal("127.0.0.1:0").unwrap(), 1, "", vec![], strategy)
+    }
+
     /// The leader of that term, which knows these members.
     pub fn at(address: &Address, term: u64, token: &str, members: Vec<Member>) -> Self {
+        Self::made(address, term, token, members, Strategy::Random)
+    }
+
+    fn made(address: &Address, term: u64, token: &str, members: Vec<Member>, strategy: Strategy) -> Self {
         let listener = Listener::bind(address).unwrap();
         let address = listener.address().unwrap().to_string();
-        let config =
-            directory::Config { settle_ms: 30_000, sees_ends: true, secret: [7; 32], ..directory::Config::default() };
+        let config = directory::Config {
+            settle_ms: 30_000,
+            sees_ends: true,
+            secret: [7; 32],
+            strategy,
+            ..directory::Config::default()
+        };
         let limits = Limits { token: token.into(), ..Limits::default() };
         let (recorder, recorded) = channel();
         let (first, members) = (members.clone(), Arc::new(Mutex::new(members)));
@@ -89,6 +104,11 @@ pub fn a_store(pages: u32) -> Store {
 
 /// The same, in memory of this kind.
 pub fn store_on(heap_kind: HeapKind, pages: u32) -> Result<Store> {
+    store_as(heap_kind, pages, &store::Config::default())
+}
+
+/// The same, with what else is said in this config.
+pub fn store_as(heap_kind: HeapKind, pages: u32, config: &store::Config) -> Result<Store> {
     let world = world::Config {
         name: "local".into(),
         dir: None,
@@ -109,7 +129,7 @@ pub fn store_on(heap_kind: HeapKind, pages: u32) -> Result<Store> {
         service_cpu: None,
         give_up: Arc::default(),
     };
-    let config = store::Config { page_bytes: PAGE, key_bytes: Some(1 << 20), ..store::Config::default() };
+    let config = store::Config { page_bytes: PAGE, key_bytes: Some(1 << 20), ..config.clone() };
     Store::embedded(&world, &config)
 }
 

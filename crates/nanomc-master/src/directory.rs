@@ -4,6 +4,7 @@
 use nanomc::base::status::NMC_ERR_UNAVAILABLE;
 use nanomc::cluster::directory::Master;
 use nanomc::cluster::run::master::Handle;
+use nanomc::cluster::run::times::Times;
 use nanomc::cluster::types::Millis;
 use nanomc::cluster::wire::{Answer, Message};
 use tokio::sync::oneshot;
@@ -20,6 +21,12 @@ impl Directory {
     #[must_use]
     pub fn new(handle: Handle) -> Self {
         Self(handle)
+    }
+
+    /// How long the calls of framed clients take.
+    #[must_use]
+    pub fn times(&self) -> &Times {
+        self.0.times()
     }
 
     /// Asks, as a client that has connected would.

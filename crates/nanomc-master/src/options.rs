@@ -73,7 +73,11 @@ const SECTIONS: &[(&str, &[Opt])] = &[
             opt("seed", "N", "what chance begins with: the same seed places the same (default: by chance)"),
             opt("away_ms", "N", "a node that is silent for so long is out of lookups (10000)"),
             opt("gone_ms", "N", "a node that is silent for so long is no member any more (3600000)"),
-            opt("settle_ms", "N", "a new leader waits so long for silent members before it says NOT_FOUND (3000)"),
+            opt(
+                "settle_ms",
+                "N",
+                "a new leader waits so long for silent members before it says NOT_FOUND, and lets new keys be put (3000)",
+            ),
             opt("put_ms", "N", "a put that has not ended after so long is forgotten (30000)"),
             opt(
                 "re_replicate",

@@ -3,6 +3,12 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 mod common;
+#[path = "master/removes.rs"]
+mod removes;
+#[path = "../../../tests/common/cluster.rs"]
+mod stores;
+#[path = "master/watching.rs"]
+mod watching;
 
 use common::{Certificates, Node, PATIENCE, Running, eventually, output, remove_from_who_is_away};
 use nanomc::cluster::types::{ObjectKey, PutId, counted, incarnation_of};
@@ -670,7 +676,7 @@ async fn whoever_sends_rubbish_disturbs_nobody() {
         let mut bytes: Vec<u8> = (0..chance.below(2000)).map(|_| u8::try_from(chance.below(256)).unwrap()).collect();
         match round % 4 {
             // As if it were a frame, or HTTP/2.
-            0 => bytes.splice(0..0, *b"NMC\x03").for_each(drop),
+            0 => bytes.splice(0..0, *b"NMC\x05").for_each(drop),
             1 => bytes.splice(0..0, *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").for_each(drop),
             _ => {}
         }

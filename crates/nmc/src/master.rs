@@ -4,9 +4,8 @@ use crate::Outcome;
 use crate::args::{Failure, Parsed, parse_bytes};
 use crate::{facts, sys, term};
 use nanomc::base::{Deadline, log};
-use nanomc::ffi::tier_types::{
-    NMC_TIER_EVICT_FIFO, NMC_TIER_EVICT_LRU, NMC_TIER_EVICT_NONE, NMC_TIER_WRITE_THROUGH, config_for,
-};
+use nanomc::ffi::common::{NMC_EVICT_FIFO, NMC_EVICT_LRU, NMC_EVICT_NONE};
+use nanomc::ffi::tier_types::{NMC_TIER_WRITE_THROUGH, config_for};
 use nanomc::mem::HeapKind;
 use nanomc::store::Masters;
 use nanomc::tier::{Backend, Config as TierConfig, Hosted};
@@ -87,9 +86,9 @@ fn tier(args: &Parsed, world: &Config) -> Result<Option<TierConfig>, Failure> {
             .ok_or_else(|| Failure::usage(format!("--ssd-capacity {text:?} is not a number of bytes")))?,
     };
     let eviction = match args.text("--ssd-evict")? {
-        None | Some("never") => NMC_TIER_EVICT_NONE,
-        Some("fifo") => NMC_TIER_EVICT_FIFO,
-        Some("lru") => NMC_TIER_EVICT_LRU,
+        None | Some("never") => NMC_EVICT_NONE,
+        Some("fifo") => NMC_EVICT_FIFO,
+        Some("lru") => NMC_EVICT_LRU,
         Some(other) => return Err(Failure::usage(format!("--ssd-evict {other:?} is none of never, fifo and lru"))),
     };
     let named = args.text("--ssd-backend")?.unwrap_or(Backend::Bucket.name());

@@ -32,7 +32,7 @@ const PAGE: usize = 64 << 10;
 /// Runs the command.
 pub fn run(args: &Parsed) -> Outcome {
     let what = args.positional.as_deref().and_then(|what| what.to_str()).unwrap_or_default();
-    let Some(path) = args.second.as_deref().map(Path::new) else {
+    let Some(path) = args.second.as_deref().filter(|path| !path.is_empty()).map(Path::new) else {
         return Err(Failure::usage(format!("nmc ssd needs {WHAT}")));
     };
     let act = match what {
@@ -397,6 +397,10 @@ fn verify(directory: &Directory, _: &Parsed) -> Outcome {
     let mut page = Page::default();
     for line in &wrong {
         page.line(format_args!("wrong  {line}"));
+    }
+    // Nothing of it is read, by an owner either; but who misses something may find here where it was.
+    for (name, why) in &directory.others {
+        page.line(format_args!("besides  {name}: {why}"));
     }
     page.line(format_args!(
         "{} values are right, {}; {} things are wrong",

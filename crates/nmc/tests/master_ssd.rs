@@ -6,6 +6,8 @@
 
 #[path = "../../../tests/common/mod.rs"]
 mod common;
+#[path = "../../../src/base/random.rs"]
+mod random;
 
 use nanomc::store::copy::{Pieces, Slice};
 use nanomc::store::read::Look;
@@ -13,6 +15,7 @@ use nanomc::store::write::PutOptions;
 use nanomc::store::{Config as StoreConfig, Store};
 use nanomc::tier::{self, Tier};
 use nanomc::world::{Config, Hosting, World};
+use random::Random;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -86,14 +89,7 @@ fn leave(ranks: [Rank; 2]) {
 }
 
 fn value(number: u64) -> Vec<u8> {
-    let mut state = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let next = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[0]
-    };
-    (0..BYTES + usize::try_from(number).unwrap()).map(next).collect()
+    Random(number).bytes(BYTES + usize::try_from(number).unwrap())
 }
 
 fn key(number: u64) -> Vec<u8> {

@@ -249,6 +249,18 @@ fn what_is_right_is_verified_and_what_is_wrong_is_named() {
 }
 
 #[test]
+fn what_is_left_of_a_bucket_that_is_gone_is_shown() {
+    let dir = directory();
+    fs::write(dir.path().join("00000000000000aa.meta"), b"list").unwrap();
+    let output = ssd("verify", dir.path(), &[]);
+    let said = text(&output);
+    assert!(
+        output.status.code() == Some(0) && said.contains("besides  00000000000000aa.meta: not completed"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_was_removed_is_not_looked_at_since_its_space_may_be_given_back() {
     let dir = directory();
     let block = Shape::of("small".len(), 10).blocks + Shape::of("large".len(), 200_000).blocks;
@@ -303,7 +315,13 @@ fn what_is_no_directory_of_a_tier_or_has_an_owner_is_refused() {
 #[test]
 fn a_command_line_that_says_something_else_is_refused_with_code_2() {
     let nmc = |words: &[&str]| Command::new(env!("CARGO_BIN_EXE_nmc")).args(words).output().unwrap().status.code();
-    for words in [["ssd"].as_slice(), &["ssd", "ls"], &["ssd", "delete", "/tmp"], &["ssd", "ls", "/tmp", "more"]] {
+    for words in [
+        ["ssd"].as_slice(),
+        &["ssd", "ls"],
+        &["ssd", "ls", ""],
+        &["ssd", "delete", "/tmp"],
+        &["ssd", "ls", "/tmp", "more"],
+    ] {
         assert_eq!(nmc(words), Some(2), "{words:?}");
     }
 }

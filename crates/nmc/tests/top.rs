@@ -609,7 +609,7 @@ fn control_a_server_that_is_right_is_understood() {
         "/admin/members" => {
             said(r#"[{"name":"n","state":"away","host":"h","endpoint":"e","silent_ms":1500,"drops_owed":2}]"#)
         }
-        _ => said(r#"[{"method":"PutEnd","ms":153,"at_ms":0}]"#),
+        _ => said(r#"[{"method":"PutEnd","protocol":"framed","ms":153,"at_ms":0}]"#),
     });
     let (code, text, _) = output(&["--master", &good, "--once"]);
     assert_eq!(code, 0, "{text}");
@@ -617,7 +617,7 @@ fn control_a_server_that_is_right_is_understood() {
         "  ram      75.0 %  3 keys  ###############.....\n  missing  25.0 %   1 key  #####...............\n",
         "  x?[2J  draining  1 B of 2 B  50.0 %  ##########..........  ssd  on n\n",
         "  n  away  heard 1.5 s ago  2 drops to confirm  h  e\n",
-        "  PutEnd  153 ms  1970-01-01 00:00:00 UTC\n",
+        "  PutEnd (framed)  153 ms  1970-01-01 00:00:00 UTC\n",
     ] {
         assert!(text.contains(part), "{part}\nis not in\n{text}");
     }

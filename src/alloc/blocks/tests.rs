@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
-use super::super::model::{Model, Random, promise};
+use super::super::model::{Model, any_count, promise};
 use super::*;
+use crate::base::random::Random;
 
 /// Ways to break the allocator, for the controls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +44,7 @@ fn run_against_the_model(total: u32, seed: u64, calls: u32, fault: Fault) -> std
         let growing = call / 300 % 2 == 0;
         match random.below(if growing { 12 } else { 18 }) {
             0..=2 => {
-                let mut out = vec![u32::MAX; random.count(total) as usize];
+                let mut out = vec![u32::MAX; any_count(&mut random, total) as usize];
                 let must = out.len() <= blocks.free() as usize;
                 promise!(blocks.take(&mut out) == must, "{} blocks: not {must}", out.len());
                 if must {
@@ -59,7 +60,7 @@ fn run_against_the_model(total: u32, seed: u64, calls: u32, fault: Fault) -> std
                 }
             }
             3..=5 => {
-                let count = random.count(total);
+                let count = any_count(&mut random, total);
                 let (must, can) = bounds(&model);
                 let got = match fault {
                     Fault::TheStackHidesRuns => {
@@ -82,7 +83,7 @@ fn run_against_the_model(total: u32, seed: u64, calls: u32, fault: Fault) -> std
             }
             6 if !runs.is_empty() => {
                 let at = random.below(u32::try_from(runs.len()).unwrap()) as usize;
-                let (run, more) = (runs[at], random.count(20));
+                let (run, more) = (runs[at], any_count(&mut random, 20));
                 let behind = Run { first: run.first + run.count, count: more };
                 let must = model.all(behind, false);
                 promise!(blocks.extend_run(run, more) == Ok(must), "{run:?} longer by {more} is not {must}");
@@ -106,7 +107,7 @@ fn run_against_the_model(total: u32, seed: u64, calls: u32, fault: Fault) -> std
                 if fault == Fault::ABadBatchIsHalfGiven && at > 0 {
                     promise!(blocks.give(&batch[..1]).is_ok(), "{} was in use", batch[0]);
                 }
-                let run = Run { first: random.below(total + 2), count: random.count(total) };
+                let run = Run { first: random.below(total + 2), count: any_count(&mut random, total) };
                 if !model.all(run, true) {
                     promise!(blocks.give_run(run).is_err(), "{run:?} is not in use but was freed");
                     promise!(blocks.extend_run(run, 1).is_err(), "{run:?} is not in use but was extended");
@@ -136,7 +137,7 @@ fn run_against_the_model(total: u32, seed: u64, calls: u32, fault: Fault) -> std
             }
             10..=13 => {
                 let mut batch = Vec::new();
-                for _ in 0..random.count(total).min(u32::try_from(single.len()).unwrap()) {
+                for _ in 0..any_count(&mut random, total).min(u32::try_from(single.len()).unwrap()) {
                     let at = random.below(u32::try_from(single.len()).unwrap()) as usize;
                     batch.push(single.swap_remove(at));
                 }

@@ -136,8 +136,8 @@ pub fn remove<E: Entry>(lists: &mut [List], table: &mut [E], id: u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::model::Random;
     use super::*;
+    use crate::base::random::Random;
     use std::collections::VecDeque;
 
     #[test]

@@ -1,6 +1,6 @@
-use super::super::model::Random;
 use super::deadlines::Deadlines;
 use super::*;
+use crate::base::random::Random;
 use std::collections::BTreeSet;
 
 const SLOTS: u32 = 200;

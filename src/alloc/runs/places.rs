@@ -98,7 +98,7 @@ impl Places {
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use super::*;
-    use crate::alloc::model::Random;
+    use crate::base::random::Random;
     use std::collections::BTreeSet;
 
     #[test]

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
-use super::super::model::{Model, Random, promise};
+use super::super::model::{Model, any_count, promise};
 use super::*;
+use crate::base::random::Random;
 use crate::base::status::NMC_ERR_CORRUPT;
 use std::collections::BTreeSet;
 
@@ -120,7 +121,7 @@ fn run_against_the_model(units: u32, seed: u64, calls: u32, fault: Fault) -> std
         let growing = call / 200 % 2 == 0;
         match random.below(if growing { 13 } else { 17 }) {
             10 => {
-                let most = random.count(units);
+                let most = any_count(&mut random, units);
                 let shortest = model.free_runs().iter().map(|run| run.count).min().unwrap_or(0);
                 let got = subject.runs.allocate_smallest(most);
                 promise!(got.is_some() == (most > 0 && shortest > 0), "allocate_smallest({most}) gave {got:?}");
@@ -134,7 +135,7 @@ fn run_against_the_model(units: u32, seed: u64, calls: u32, fault: Fault) -> std
             }
             11 if !live.is_empty() => {
                 let at = random.below(u32::try_from(live.len()).unwrap()) as usize;
-                let (run, more) = (live[at], random.count(20));
+                let (run, more) = (live[at], any_count(&mut random, 20));
                 let behind = Run { first: run.first + run.count, count: more };
                 let must = model.all(behind, false);
                 let got = subject.runs.extend(run, more);
@@ -159,7 +160,7 @@ fn run_against_the_model(units: u32, seed: u64, calls: u32, fault: Fault) -> std
             }
             11 | 12 => {}
             0..=3 => {
-                let count = random.count(units);
+                let count = any_count(&mut random, units);
                 let free = model.free_runs();
                 let own = free.iter().filter(|run| class_of(run.count) == class_of(count)).count();
                 let most = if own <= SEARCH_STEPS { count } else { rounded_up(count) };
@@ -175,7 +176,7 @@ fn run_against_the_model(units: u32, seed: u64, calls: u32, fault: Fault) -> std
                 }
             }
             4 | 5 => {
-                let (count, max_runs) = (random.count(units), random.below(7) as usize);
+                let (count, max_runs) = (any_count(&mut random, units), random.below(7) as usize);
                 let mut free: Vec<u32> = model.free_runs().iter().map(|run| run.count).collect();
                 free.sort_unstable_by(|a, b| b.cmp(a));
                 let most: u32 = free.iter().take(max_runs).sum();
@@ -196,7 +197,8 @@ fn run_against_the_model(units: u32, seed: u64, calls: u32, fault: Fault) -> std
                 promise!(!got || together == count, "a spread of {together} units, not {count}");
             }
             6 => {
-                let count = if random.below(4) == 0 { u32::MAX - random.below(3) } else { random.count(units) };
+                let count =
+                    if random.below(4) == 0 { u32::MAX - random.below(3) } else { any_count(&mut random, units) };
                 let run = Run { first: random.below(units + 2), count };
                 if !model.all(run, true) {
                     let refused = subject.free(run).err().map(|error| error.status);

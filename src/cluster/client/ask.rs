@@ -1,8 +1,8 @@
 //! What the leader alone answers: removes, lookups, segments. It is asked until somebody does.
 
 use super::{Cx, Outcome, Pause, Reply};
-use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
-use crate::cluster::types::Millis;
+use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
+use crate::cluster::types::{Millis, Term, cluster_of};
 use crate::cluster::wire::Message;
 
 /// See the module.
@@ -12,11 +12,15 @@ pub(super) struct Asking {
     pause: Pause,
     /// Why there is no answer yet.
     status: nmc_status_t,
+    /// The leader that was heard of last when it was asked for.
+    asked: Term,
+    /// The same of the first time that nobody has said what became of it; 0 if somebody always has, or no leader was known.
+    unsure: Term,
 }
 
 impl Asking {
     pub(super) fn new(what: Message, deadline: Millis) -> Self {
-        Self { what, deadline, pause: Pause::default(), status: NMC_ERR_TIMEOUT }
+        Self { what, deadline, pause: Pause::default(), status: NMC_ERR_TIMEOUT, asked: 0, unsure: 0 }
     }
 
     pub(super) fn is_lookup(&self) -> bool {
@@ -31,6 +35,7 @@ impl Asking {
         if let Message::Remove(remove) = &self.what {
             cx.shared.cache.forget(&remove.key);
         }
+        self.asked = cx.shared.leaders.term();
         // What waits for others is answered only when they have.
         let waits = matches!(self.what, Message::Remove(_) | Message::RemoveAll(_));
         let patience = if waits { 4 } else { 1 } * cx.shared.config.master_ms;
@@ -47,6 +52,16 @@ impl Asking {
 
     pub(super) fn reply(&mut self, reply: Reply, cx: &mut Cx<'_>) -> Option<Outcome> {
         match reply {
+            // A leader that has died since may have removed it, and no other one knows of that. It is gone, as was asked, unless the answer is
+            // another cluster's, whose nodes have yet to come.
+            Reply::Message(Message::Answer(answer))
+                if answer.status == NMC_ERR_NOT_FOUND
+                    && self.unsure != 0
+                    && cluster_of(self.unsure) == cluster_of(answer.term)
+                    && matches!(self.what, Message::Remove(_)) =>
+            {
+                return Some(Outcome::of(NMC_OK));
+            }
             Reply::Message(Message::Answer(answer)) if answer.status != NMC_ERR_UNAVAILABLE => {
                 let outcome = Outcome { count: answer.count, ..Outcome::of(answer.status) };
                 return Some(Outcome { reply: Some(Box::new(answer.into())), ..outcome });
@@ -60,6 +75,7 @@ impl Asking {
             }
             Reply::Failed(status) => return Some(Outcome::of(status)),
             Reply::Message(_) => self.status = NMC_ERR_UNAVAILABLE,
+            _ if self.unsure == 0 => self.unsure = self.asked,
             _ => {}
         }
         if cx.now >= self.deadline {

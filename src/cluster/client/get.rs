@@ -1,16 +1,19 @@
 //! A get: replicas from the cache or from the master, one after the other and each from its first byte. An owner that does not
 //! have it is told to the master; one that does not answer is only tried later. NOT_FOUND is said by the master alone.
 //!
+//! An owner that keeps checksums says what the bytes are to have. If they have another it is asked once more, and looks itself before it sends; a
+//! replica that is damaged is not read again by this get.
+//!
 //! A value in parts has a stub, which is asked for first: if it is there the value was not removed before. Then its parts are read, each like a
 //! value, straight to where they belong. They have the name of the put that the stub is of, so that no two puts mix.
 
-use super::stripes::Parts;
+use super::stripes::{Parts, part_of};
 use super::{Action, CANCEL_MS, Call, Cx, GetCall, Outcome, Pause, ReadOrder, Reply, moving_ms};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL,
-    NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
+    NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
-use crate::cluster::types::{Cut, Media, Millis, Name};
+use crate::cluster::types::{Cut, Media, Millis, Name, PutId};
 use crate::cluster::wire::{CancelFetch, Fetch, Fetched, Find, Message, Replica};
 
 /// Missed replicas that are told to the master.
@@ -25,10 +28,14 @@ enum Step {
     Fetching(Replica),
     /// Its bytes come.
     Taking(Replica, Fetched),
+    /// Somebody else has moved them, and they are looked at.
+    Checking(Replica, Fetched),
     /// It was a stub, and the master was asked for its parts with so many questions.
     Asking(Replica, Fetched, u64),
     /// They are read.
     Gathering(Replica, Fetched),
+    /// Those that are under way are to end, since one could not be read.
+    Parting(Replica, nmc_status_t),
     /// All are there, and the owner of the stub hears that it was read.
     Telling(Replica, Fetched),
     /// The owner was to write it and did not in time: it was asked to stop.
@@ -47,6 +54,10 @@ pub(super) struct Getting {
     /// All that the master said, for the cache; nothing if that was known before.
     found: Vec<Replica>,
     missed: Vec<Name>,
+    /// Those that are damaged, and the puts that they are of.
+    damaged: Vec<(Name, PutId)>,
+    /// The replica whose bytes were not what they were to be: its owner looks at them before it sends them once more.
+    doubted: Option<Name>,
     pause: Pause,
     /// Why the last try failed.
     status: nmc_status_t,
@@ -59,6 +70,11 @@ pub(super) struct Getting {
     ended: bool,
     /// How far its parts are.
     parts: Option<Parts>,
+}
+
+/// Whether it is damaged, or a part of what its put has made is.
+fn is_among(damaged: &[(Name, PutId)], replica: &Replica) -> bool {
+    damaged.iter().any(|(name, put)| *name == replica.name || *put == replica.put && put.is_striped())
 }
 
 fn too_small(replica: &Replica) -> Outcome {
@@ -74,6 +90,8 @@ impl Getting {
             list: Vec::new(),
             found: Vec::new(),
             missed: Vec::new(),
+            damaged: Vec::new(),
+            doubted: None,
             pause: Pause::default(),
             status: NMC_ERR_TIMEOUT,
             request: 0,
@@ -89,6 +107,7 @@ impl Getting {
             Step::Cancelling(_, until) => until,
             Step::Renewing(_) => Millis::MAX,
             Step::Fetching(_) | Step::Taking(..) if self.pushed => Millis::MAX,
+            Step::Checking(..) => Millis::MAX,
             _ => self.pause.until.unwrap_or(self.deadline).min(self.deadline),
         }
     }
@@ -139,20 +158,21 @@ impl Getting {
             cx.ask_master(0, self.deadline, find);
             return None;
         };
-        let fits = replica.length <= self.get.room;
+        let fits = replica.length <= self.get.room || self.get.about;
         if !fits && !self.found.is_empty() {
             return Some(too_small(&replica));
         }
         // What is remembered may be the size of a value that is gone: its owner is asked whether it is there, and for no byte of it. So is
         // that of a stub.
         let stub = replica.put.is_striped();
-        let length = if fits && !stub { replica.length } else { 0 };
+        let length = if fits && !stub && !self.get.about { replica.length } else { 0 };
         self.pushed = !self.get.into.is_empty() && cx.is_pushed(replica.name.node, length);
         let into = if self.pushed { self.get.into.clone() } else { Vec::new() };
         let (name, put, key, mover) = (replica.name, replica.put, self.get.key.clone(), cx.shared.mover);
         // A value in parts was read when all of them were.
-        let expire_ms = if fits && !stub { self.get.expire_ms } else { 0 };
-        let fetch = Fetch { name, key, put, offset: 0, length, into, mover, expire_ms, stub };
+        let expire_ms = if fits && !stub && !self.get.about { self.get.expire_ms } else { 0 };
+        let verify = self.doubted == Some(name) || self.get.unseen;
+        let fetch = Fetch { name, key, put, offset: 0, length, into, mover, expire_ms, stub, verify };
         self.mover = mover;
         let until = self.deadline.min(cx.now + cx.shared.config.owner_ms + moving_ms(length));
         self.request = cx.ask_node(0, until, (replica.name.node, &replica.endpoint), fetch);
@@ -177,6 +197,10 @@ impl Getting {
                     NMC_OK => {
                         self.found.clone_from(&listed.replicas);
                         self.list = listed.replicas;
+                        self.list.retain(|replica| !is_among(&self.damaged, replica));
+                        if self.list.is_empty() {
+                            return Some(Outcome::of(NMC_ERR_CORRUPT));
+                        }
                         self.sort(cx);
                         self.next(cx)
                     }
@@ -191,6 +215,7 @@ impl Getting {
                 self.fetched(number, replica, fetched, cx)
             }
             (Step::Taking(replica, fetched), Reply::Bytes(true)) => Some(self.got(&replica, fetched, cx)),
+            (Step::Taking(replica, _), Reply::Torn) => self.torn(replica, cx),
             (Step::Telling(replica, fetched), _) => Some(self.got(&replica, fetched, cx)),
             (Step::Fetching(replica) | Step::Taking(replica, _), Reply::Late) if self.pushed => {
                 // Bytes may still come: the buffer is nobody's until they cannot.
@@ -228,6 +253,10 @@ impl Getting {
         let stub = replica.put.is_striped();
         let cut = if stub { Cut::of(replica.length, fetched.length) } else { None };
         let same = fetched.put == replica.put && if stub { cut.is_some() } else { fetched.length == replica.length };
+        if same && fetched.status == NMC_OK && fetched.follows == 0 && self.get.about {
+            // A stub says the same about it, and its length is another.
+            return Some(self.got(&replica, Fetched { length: replica.length, ..fetched }, cx));
+        }
         if let Some(cut) = cut.filter(|_| same && fetched.status == NMC_OK && fetched.follows == 0)
             && replica.length <= self.get.room
         {
@@ -243,17 +272,22 @@ impl Getting {
                 self.after_failure(true, cx)
             }
             NMC_OK if fetched.follows > 0 => {
-                let (request, into, length) = (number, cx.memory, fetched.follows);
-                cx.to.push(Action::Take { request, into, length });
+                let (request, into, length, sum) = (number, cx.memory, fetched.follows, fetched.sum);
+                cx.to.push(Action::Take { request, into, length, sum });
                 self.step = Step::Taking(replica, fetched);
                 None
             }
-            NMC_OK => {
-                if self.pushed {
-                    cx.to.push(Action::Landed(cx.call, fetched.length));
+            NMC_OK if self.pushed => {
+                let sum = fetched.sum.filter(|_| !self.get.unseen);
+                let (call, into, length) = (cx.call, cx.memory, fetched.length);
+                cx.to.push(Action::Landed { call, into, length, sum });
+                if sum.is_none() {
+                    return Some(self.got(&replica, fetched, cx));
                 }
-                Some(self.got(&replica, fetched, cx))
+                self.step = Step::Checking(replica, fetched);
+                None
             }
+            NMC_OK => Some(self.got(&replica, fetched, cx)),
             NMC_ERR_UNSUPPORTED if self.pushed => {
                 // The same replica, on a stream.
                 cx.alone(replica.name.node);
@@ -269,6 +303,7 @@ impl Getting {
                 self.missed(replica.name, cx);
                 self.after_failure(true, cx)
             }
+            NMC_ERR_CORRUPT => self.damaged(&replica, cx),
             NMC_ERR_BUSY => {
                 // It is asked again, after the others: the master would only say the same place.
                 self.list.insert(0, replica);
@@ -280,6 +315,38 @@ impl Getting {
                 self.after_failure(false, cx)
             }
         }
+    }
+
+    /// What was moved by somebody else was looked at.
+    pub(super) fn checked(&mut self, right: bool, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match std::mem::replace(&mut self.step, Step::Waiting) {
+            Step::Checking(replica, fetched) if right => Some(self.got(&replica, fetched, cx)),
+            Step::Checking(replica, _) => self.torn(replica, cx),
+            step => {
+                self.step = step;
+                None
+            }
+        }
+    }
+
+    /// What has come is not what the owner has. It looks itself, the first time; what has been damaged on its way comes once more.
+    fn torn(&mut self, replica: Replica, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if self.doubted == Some(replica.name) {
+            return self.damaged(&replica, cx);
+        }
+        self.doubted = Some(replica.name);
+        self.list.push(replica);
+        self.next(cx)
+    }
+
+    /// A replica is not what was put. There may be others; else the master is asked, which may know of some.
+    fn damaged(&mut self, replica: &Replica, cx: &mut Cx<'_>) -> Option<Outcome> {
+        cx.shared.cache.miss(&self.get.key, &replica.name);
+        self.damaged.push((replica.name, replica.put));
+        self.list.retain(|replica| !is_among(&self.damaged, replica));
+        self.found.retain(|replica| !is_among(&self.damaged, replica));
+        self.status = NMC_ERR_CORRUPT;
+        self.after_failure(true, cx)
     }
 
     /// Its stub is there: its parts are asked for, then read.
@@ -296,16 +363,17 @@ impl Getting {
 
     /// Reads as many parts as may be under way.
     fn get_parts(&mut self, replica: Replica, fetched: Fetched, cx: &mut Cx<'_>) -> Option<Outcome> {
-        let read = self
-            .parts
-            .as_mut()?
-            .go_on(cx, |key, room| Ok(Call::Get(GetCall { key, room, keep: false, expire_ms: 0, into: Vec::new() })));
+        let Self { parts, get, .. } = self;
+        let read = parts.as_mut()?.go_on(cx, |key, offset, room| {
+            let into = part_of(&get.into, offset, room)?;
+            Ok(Call::Get(GetCall { into, unseen: get.unseen, ..GetCall::new(key, room) }))
+        });
         match read {
             Ok(()) => {
                 self.step = Step::Gathering(replica, fetched);
                 None
             }
-            Err(error) => self.scattered(&replica, error.status, cx),
+            Err(error) => self.scatter(replica, error.status, cx),
         }
     }
 
@@ -322,12 +390,12 @@ impl Getting {
                 parts.ended();
                 match outcome.status {
                     NMC_OK if outcome.count != parts.cut.part(number).1 => {
-                        self.scattered(&replica, NMC_ERR_UNAVAILABLE, cx)
+                        self.scatter(replica, NMC_ERR_UNAVAILABLE, cx)
                     }
                     NMC_OK if parts.are_over() => self.gathered(replica, fetched, cx),
                     NMC_OK => self.get_parts(replica, fetched, cx),
-                    NMC_ERR_TOO_SMALL => self.scattered(&replica, NMC_ERR_UNAVAILABLE, cx),
-                    status => self.scattered(&replica, status, cx),
+                    NMC_ERR_TOO_SMALL => self.scatter(replica, NMC_ERR_UNAVAILABLE, cx),
+                    status => self.scatter(replica, status, cx),
                 }
             }
             step => {
@@ -337,13 +405,36 @@ impl Getting {
         }
     }
 
-    /// A part is not there, or cannot be read. There may be another value under the key; else the master is asked again. Where a part is nowhere the
-    /// stub is as good as missed, though its owner has it.
-    fn scattered(&mut self, stub: &Replica, status: nmc_status_t, cx: &mut Cx<'_>) -> Option<Outcome> {
+    /// A part is not there, or cannot be read: nothing goes on while others may still arrive.
+    fn scatter(&mut self, stub: Replica, status: nmc_status_t, cx: &mut Cx<'_>) -> Option<Outcome> {
         cx.parts.end = true;
         cx.parts.begin.clear();
         self.parts = None;
+        self.step = Step::Parting(stub, status);
+        None
+    }
+
+    /// Nothing of its parts is under way any more.
+    pub(super) fn parted(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match std::mem::replace(&mut self.step, Step::Waiting) {
+            Step::Parting(stub, status) => self.scattered(&stub, status, cx),
+            step => {
+                self.step = step;
+                None
+            }
+        }
+    }
+
+    /// There may be another value under the key; else the master is asked again. Where a part is nowhere the
+    /// stub is as good as missed, though its owner has it.
+    fn scattered(&mut self, stub: &Replica, status: nmc_status_t, cx: &mut Cx<'_>) -> Option<Outcome> {
         self.list.retain(|replica| replica.put != stub.put);
+        match status {
+            NMC_ERR_CORRUPT => return self.damaged(stub, cx),
+            // The caller's memory is such that nobody else can read it there.
+            NMC_ERR_UNSUPPORTED => return Some(Outcome::of(status)),
+            _ => {}
+        }
         let lost = status == NMC_ERR_NOT_FOUND;
         if lost {
             self.missed(stub.name, cx);
@@ -369,6 +460,7 @@ impl Getting {
             mover: 0,
             expire_ms: self.get.expire_ms,
             stub: true,
+            verify: false,
         };
         let until = self.deadline.min(cx.now + cx.shared.config.owner_ms);
         self.request = cx.ask_node(0, until, (replica.name.node, &replica.endpoint), fetch);

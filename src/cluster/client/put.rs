@@ -55,6 +55,8 @@ enum Step {
     Starting,
     /// Its parts are put.
     Parts,
+    /// They are to end, and then it begins again.
+    Parting,
     Spreading,
     Ending,
     /// Waits to ask for its end again.
@@ -78,8 +80,6 @@ pub(super) struct Putting {
     cut: Option<Cut>,
     /// How far its parts are.
     striped: Option<Parts>,
-    /// It is a part, or a stub: its bytes follow the frames.
-    streamed: bool,
     starts: u32,
     /// How often the master was asked to end it, since it was begun.
     ends: u32,
@@ -105,7 +105,6 @@ impl Putting {
             copies: 0,
             cut,
             striped: None,
-            streamed: part || cut.is_some(),
             deadline,
             step: Step::Waiting,
             started: None,
@@ -246,7 +245,7 @@ impl Putting {
     /// Puts as many parts as may be under way.
     fn put_parts(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
         let put = &self.put;
-        let part = |key: ObjectKey, length: u64| -> Result<Call> {
+        let part = |key: ObjectKey, _, length: u64| -> Result<Call> {
             Ok(Call::Put(PutCall {
                 key,
                 length,
@@ -278,12 +277,21 @@ impl Putting {
             NMC_ERR_STALE | NMC_ERR_EXISTS if self.starts < MAX_STARTS => {
                 self.starts += 1;
                 self.revoke(cx);
-                self.wait(Step::Waiting, NMC_ERR_STALE, cx)
+                self.step = Step::Parting;
+                None
             }
             status => {
                 self.revoke(cx);
                 Some(Outcome { reply: outcome.reply.clone(), ..Outcome::of(status) })
             }
+        }
+    }
+
+    /// Nothing of its parts is under way any more.
+    pub(super) fn parted(&mut self, cx: &mut Cx<'_>) -> Option<Outcome> {
+        match self.step {
+            Step::Parting => self.wait(Step::Waiting, NMC_ERR_STALE, cx),
+            _ => None,
         }
     }
 
@@ -306,7 +314,8 @@ impl Putting {
     }
 
     fn try_at(&mut self, place: Place, cx: &mut Cx<'_>) {
-        let pushed = !self.streamed && cx.is_pushed(place.node, self.put.length);
+        // A stub has a few bytes that nobody looks at.
+        let pushed = self.cut.is_none() && cx.is_pushed(place.node, self.put.length);
         let at = self.parts.len();
         self.parts.push(Part { place, state: State::Failed, request: 0, pushed, mover: cx.shared.mover });
         self.ask(at, cx);
@@ -327,6 +336,7 @@ impl Putting {
             retain: self.put.retain,
             metadata: self.put.metadata.clone(),
             hold: self.crc(cx).is_some(),
+            exact: place.exact,
         };
         let message = match pushed {
             true => Message::Reserve(Reserve { put, writer: cx.shared.config.host.clone() }),
@@ -359,7 +369,8 @@ impl Putting {
                 let until = deadline.min(cx.now + owner_ms);
                 let request = cx.request(at, until, false);
                 let (mover, extents) = (reserved.mover, reserved.extents);
-                cx.to.push(Action::Write { request, call: cx.call, node: node.0, mover, extents });
+                let (from, length) = (cx.memory, self.put.length);
+                cx.to.push(Action::Write { request, from, length, node: node.0, mover, extents });
                 (part.state, part.request, part.mover) = (State::Writing, request, cx.shared.mover);
             }
             (State::Asked, Reply::Message(Message::Reserved(reserved)))

@@ -1,10 +1,11 @@
-//! A value in parts: each is a call of its own, some of them side by side. They have the memory of the call that they are of, and end with it.
+//! A value in parts: each is a call of its own, some of them side by side. They have the memory of the call that they are of, and end with it: it goes on,
+//! or has ended, when nobody moves a byte of theirs any more.
 
 use super::{Call, Cx};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::cluster::types::{Cut, MAX_PARTS, Millis, ObjectKey, PutId};
-use crate::cluster::wire::{Find, MAX_KEYS};
+use crate::cluster::wire::{Extent, Find, MAX_KEYS};
 
 /// Parts of a value that are under way together.
 pub(super) const TOGETHER: u64 = 16;
@@ -24,9 +25,23 @@ pub(super) fn whole_of(number: u64) -> Option<(u64, u64)> {
     (number & PART != 0).then_some(((number & !PART) >> BITS, number & ((1 << BITS) - 1)))
 }
 
-/// Numbers that parts of a call have.
-pub(super) fn numbers(call: u64) -> std::ops::RangeInclusive<u64> {
-    number_of(call, 0)..=number_of(call, (1 << BITS) - 1)
+/// Numbers that parts of a call have, if it is none itself.
+pub(super) fn numbers(call: u64) -> Option<std::ops::RangeInclusive<u64>> {
+    whole_of(call).is_none().then(|| number_of(call, 0)..=number_of(call, (1 << BITS) - 1))
+}
+
+/// A part of memory that is named in pieces; nothing if it is not in there.
+pub(super) fn part_of(into: &[Extent], mut offset: u64, mut bytes: u64) -> Result<Vec<Extent>> {
+    let mut part = Vec::new();
+    for extent in into {
+        let before = offset.min(extent.length);
+        let length = (extent.length - before).min(bytes);
+        if length > 0 {
+            memory::push(&mut part, Extent { offset: extent.offset + before, length, ..extent.clone() })?;
+        }
+        (offset, bytes) = (offset - before, bytes - length);
+    }
+    Ok(if bytes == 0 { part } else { Vec::new() })
 }
 
 /// A part that is to begin.
@@ -62,11 +77,11 @@ impl Parts {
         Self { cut, whole, deadline, next: 0, under_way: 0 }
     }
 
-    /// Begins as many as may be under way; `call` makes one of a key and a length.
-    pub(super) fn go_on(&mut self, cx: &mut Cx<'_>, call: impl Fn(ObjectKey, u64) -> Result<Call>) -> Result<()> {
+    /// Begins as many as may be under way; `call` makes one of a key, and of where its bytes are and how many.
+    pub(super) fn go_on(&mut self, cx: &mut Cx<'_>, call: impl Fn(ObjectKey, u64, u64) -> Result<Call>) -> Result<()> {
         while self.under_way < TOGETHER && self.next < self.cut.count {
             let (offset, bytes) = self.cut.part(self.next);
-            let call = call(ObjectKey::part(self.whole, self.next)?, bytes)?;
+            let call = call(ObjectKey::part(self.whole, self.next)?, offset, bytes)?;
             memory::push(&mut cx.parts.begin, Begun { part: self.next, offset, deadline: self.deadline, call })?;
             self.next += 1;
             self.under_way += 1;

@@ -1,12 +1,15 @@
 //! The client by itself, told by hand what happened.
 
+mod damage;
+
 use super::ReadOrder;
 use super::{Action, Call, Client, Config, Event, GetCall, Outcome, PutCall};
+use crate::base::queue::Queue;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
     NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_NOT_READY, NMC_OK,
 };
-use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Position, PutId};
+use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Position, PutId, terms_of};
 use crate::cluster::wire::*;
 
 fn key() -> ObjectKey {
@@ -25,7 +28,7 @@ fn replica(node: u64, put: u64) -> Replica {
 }
 
 fn fetched(status: i32, put: u64, follows: u64) -> Fetched {
-    Fetched { status, put: PutId(put), length: 3, follows, retain: 0, metadata: Metadata::default() }
+    Fetched { status, put: PutId(put), length: 3, follows, sum: None, retain: 0, metadata: Metadata::default() }
 }
 
 impl Rig {
@@ -50,8 +53,9 @@ impl Rig {
     }
 
     fn on(&mut self, event: Event) {
-        self.actions.clear();
-        self.client.on(event, self.now, &mut self.actions);
+        let mut actions = Queue::new();
+        self.client.on(event, self.now, &mut actions);
+        self.actions = actions.into_iter().collect();
     }
 
     /// The request that was sent to a master or a node, if one was.
@@ -82,11 +86,7 @@ impl Rig {
     fn get(&mut self, into: usize) {
         let extent = |offset| Extent { region: 1, offset, length: 1 };
         let into = (0..into as u64).map(extent).collect();
-        self.on(Event::Call(
-            1,
-            2000,
-            Call::Get(GetCall { key: key(), room: u64::MAX, keep: false, expire_ms: 0, into }),
-        ));
+        self.on(Event::Call(1, 2000, Call::Get(GetCall { into, ..GetCall::new(key(), u64::MAX) })));
     }
 
     fn put(&mut self, copies: u32) {
@@ -128,6 +128,7 @@ impl Rig {
             media: Media::Ram,
             endpoint: format!("h{node}:1"),
             after: Position { term: 1, number: *node },
+            exact: false,
         };
         let (status, term, put) = (NMC_OK, 1, PutId::clustered(1, 9));
         let places = nodes.iter().map(place).collect();
@@ -168,7 +169,7 @@ fn a_get_takes_one_replica_from_its_first_byte_and_the_next_if_that_fails() {
 fn a_remembered_size_is_that_of_a_value_which_its_owner_has() {
     let mut rig = Rig::new(false);
     let small = |rig: &mut Rig| {
-        let get = GetCall { key: key(), room: 1, keep: false, expire_ms: 0, into: vec![] };
+        let get = GetCall::new(key(), 1);
         rig.on(Event::Call(1, 2000, Call::Get(get)));
     };
     let too_small = Some((NMC_ERR_TOO_SMALL, 3));
@@ -376,7 +377,7 @@ fn many_gets_that_lose_their_owner_together_wait_for_one_renewal() {
     let into = vec![Extent { region: 1, offset: 0, length: 3 }];
     let mut fetches = Vec::new();
     for call in 1..=CALLS {
-        let get = GetCall { key: key(), room: u64::MAX, keep: false, expire_ms: 0, into: into.clone() };
+        let get = GetCall { into: into.clone(), ..GetCall::new(key(), u64::MAX) };
         rig.on(Event::Call(call, 2000, Call::Get(get)));
         rig.found(vec![replica(1, 7)]);
         let Some((request, Message::Fetch(_))) = rig.sent().last().cloned() else { panic!("{:?}", rig.actions) };
@@ -566,6 +567,27 @@ fn a_remove_that_was_ended_is_not_asked_for_again() {
 }
 
 #[test]
+fn a_remove_whose_leader_was_lost_may_have_been_done_by_it() {
+    let (own, other) = (terms_of(4), terms_of(9));
+    for (lost, term, status) in
+        [(false, own + 1, NMC_ERR_NOT_FOUND), (true, own + 2, NMC_OK), (true, other + 1, NMC_ERR_NOT_FOUND)]
+    {
+        let mut rig = Rig::new(false);
+        rig.on(Event::Call(1, 5000, Call::Remove(key(), true)));
+        rig.master_says(Answer::new(own + 1, NMC_OK, ""));
+        rig.on(Event::Call(1, 5000, Call::Remove(key(), true)));
+        if lost {
+            let request = rig.sent()[0].0;
+            rig.on(Event::Lost(request));
+            rig.now += 700;
+            rig.on(Event::Tick);
+        }
+        rig.master_says(Answer::new(term, NMC_ERR_NOT_FOUND, ""));
+        assert_eq!(rig.done().map(|outcome| outcome.status), Some(status), "{lost} {term}");
+    }
+}
+
+#[test]
 fn a_put_that_was_ended_is_revoked_as_far_as_it_has_begun() {
     let revoke = || Message::from(PutRevoke { put: PutId::clustered(1, 9), key: key() });
     // Nobody has let it begin.
@@ -615,7 +637,7 @@ fn a_get_that_was_ended_asks_nobody_and_takes_nothing() {
 
 /// Reads what is found, from the first that is asked; gives who that is, and when it is told that the value goes.
 fn read_from(rig: &mut Rig, call: u64, replicas: Vec<Replica>, expire_ms: u32) -> (NodeId, u32) {
-    let get = GetCall { key: key(), room: u64::MAX, keep: false, expire_ms, into: vec![] };
+    let get = GetCall { expire_ms, ..GetCall::new(key(), u64::MAX) };
     rig.on(Event::Call(call, 2000, Call::Get(get)));
     if matches!(rig.sent().last(), Some((_, Message::Find(_)))) {
         rig.found(replicas);
@@ -634,10 +656,41 @@ fn an_owner_is_told_that_what_is_read_goes_unless_nothing_of_it_is_read() {
     assert_eq!(read_from(&mut rig, 1, vec![replica(1, 9)], 1000).1, 1000);
     assert_eq!(read_from(&mut rig, 2, vec![replica(1, 9)], 0).1, 0);
     // There is no room for it: its owner is only asked whether it is there.
-    let get = GetCall { key: key(), room: 1, keep: false, expire_ms: 1000, into: vec![] };
+    let get = GetCall { expire_ms: 1000, ..GetCall::new(key(), 1) };
     rig.on(Event::Call(3, 2000, Call::Get(get)));
     let Some((_, Message::Fetch(fetch))) = rig.sent().last().cloned() else { panic!("{:?}", rig.actions) };
     assert_eq!((fetch.length, fetch.expire_ms), (0, 0));
+}
+
+#[test]
+fn what_is_said_about_a_value_is_asked_for_without_a_byte_of_it() {
+    let about = || GetCall { about: true, ..GetCall::new(key(), 0) };
+    let said = |put| Fetched { metadata: Metadata(b"said".to_vec()), ..fetched(NMC_OK, put, 0) };
+    let mut rig = Rig::new(false);
+    rig.on(Event::Call(1, 2000, Call::Get(about())));
+    rig.found(vec![replica(1, 7)]);
+    // Also where its place is remembered: it may be gone.
+    for call in 2..4 {
+        let (request, Message::Fetch(fetch)) = rig.sent().pop().unwrap() else { panic!("{:?}", rig.actions) };
+        assert_eq!((fetch.length, fetch.offset, fetch.stub), (0, 0, false));
+        rig.node_says(request, said(7));
+        let done = rig.done().unwrap();
+        assert_eq!((done.status, done.count, done.metadata.0.as_slice()), (NMC_OK, 3, &b"said"[..]));
+        rig.on(Event::Call(call, 2000, Call::Get(about())));
+    }
+    let (request, _) = rig.sent().pop().unwrap();
+    rig.node_says(request, said(8));
+    assert!(matches!(rig.sent().pop(), Some((_, Message::Find(find))) if find.missed.len() == 1), "of another put");
+    // Of a striped value its stub is asked, and no part.
+    let whole = PutId::striped(1, 5);
+    let mut rig = Rig::new(false);
+    rig.on(Event::Call(1, 2000, Call::Get(about())));
+    rig.found(vec![Replica { length: 10, put: whole, ..replica(1, 0) }]);
+    let (request, Message::Fetch(fetch)) = rig.sent().pop().unwrap() else { panic!("{:?}", rig.actions) };
+    assert_eq!((fetch.length, fetch.stub), (0, true));
+    rig.node_says(request, Fetched { metadata: Metadata(b"said".to_vec()), ..stub(whole, 3) });
+    let done = rig.done().unwrap();
+    assert_eq!((done.status, done.count, done.metadata.0.as_slice()), (NMC_OK, 10, &b"said"[..]));
 }
 
 #[test]
@@ -655,7 +708,7 @@ fn the_order_of_replicas_is_what_was_chosen() {
         let mut asked = Vec::new();
         // All of them are under way at the same time.
         for call in 1..=6 {
-            let get = GetCall { key: key(), room: u64::MAX, keep: false, expire_ms: 0, into: vec![] };
+            let get = GetCall::new(key(), u64::MAX);
             rig.on(Event::Call(call, 2000, Call::Get(get)));
             rig.found(list());
             let Some((_, Message::Fetch(fetch))) = rig.sent().last().cloned() else { panic!("{:?}", rig.actions) };
@@ -677,7 +730,7 @@ fn stub(whole: PutId, parts: u64) -> Fetched {
 /// A get that was told of a striped value of 10 bytes, and has asked for its stub.
 fn asks_for_a_stub(room: u64) -> (Rig, PutId, u64) {
     let (mut rig, whole) = (Rig::new(false), PutId::striped(1, 5));
-    let get = GetCall { key: key(), room, keep: true, expire_ms: 0, into: vec![] };
+    let get = GetCall { keep: true, ..GetCall::new(key(), room) };
     rig.on(Event::Call(7, 5000, Call::Get(get)));
     let listed = Listed { status: NMC_OK, replicas: vec![Replica { length: 10, put: whole, ..replica(1, 0) }] };
     rig.master_says(Found { term: 1, keys: vec![listed] });
@@ -728,7 +781,7 @@ fn parts_are_read_to_where_they_belong_and_one_that_is_missing_ends_the_others()
     assert!(!rig.actions.iter().any(|action| matches!(action, Action::Keep(..))), "no copy of a stub is kept");
 
     // Once more; its place is known by now. The second part is nowhere.
-    rig.on(Event::Call(8, 5000, Call::Get(GetCall { key: key(), room: 100, keep: false, expire_ms: 0, into: vec![] })));
+    rig.on(Event::Call(8, 5000, Call::Get(GetCall::new(key(), 100))));
     let request = rig.sent()[0].0;
     rig.node_says(request, stub(whole, 3));
     let fetches = rig.sent();
@@ -749,7 +802,7 @@ fn parts_are_read_to_where_they_belong_and_one_that_is_missing_ends_the_others()
 #[test]
 fn a_value_of_which_a_part_is_missing_does_not_hide_another_one_under_its_key() {
     let (mut rig, whole) = (Rig::new(false), PutId::striped(1, 5));
-    let get = GetCall { key: key(), room: 100, keep: false, expire_ms: 0, into: vec![] };
+    let get = GetCall::new(key(), 100);
     rig.on(Event::Call(7, 5000, Call::Get(get)));
     // The near one is tried first.
     let in_parts = |node| Replica { length: 10, put: whole, ..replica(node, 0) };
@@ -788,7 +841,7 @@ fn what_could_not_be_sent_for_want_of_memory_says_so_and_is_no_lack_of_answers()
 #[test]
 fn a_stub_says_that_a_value_does_not_fit_if_it_is_still_there() {
     let (mut rig, whole) = (Rig::new(false), PutId::striped(1, 5));
-    let get = |room| Call::Get(GetCall { key: key(), room, keep: false, expire_ms: 0, into: vec![] });
+    let get = |room| Call::Get(GetCall::new(key(), room));
     rig.on(Event::Call(7, 5000, get(9)));
     let listed = Listed { status: NMC_OK, replicas: vec![Replica { length: 10, put: whole, ..replica(1, 0) }] };
     rig.master_says(Found { term: 1, keys: vec![listed] });
@@ -812,6 +865,7 @@ fn a_put_in_parts_puts_them_under_its_id_and_then_the_stub() {
         media: Media::Ram,
         endpoint: format!("h{node}:1"),
         after: Position::default(),
+        exact: false,
     };
     let places = |put| PutPlaces { status: NMC_OK, term: 1, put, copies: 1, places: vec![place(1)] };
     rig.on(Event::Master(0, Frame::answering(request, places(whole))));
@@ -847,4 +901,133 @@ fn a_put_in_parts_puts_them_under_its_id_and_then_the_stub() {
     let (end, _) = rig.sent().pop().unwrap();
     rig.on(Event::Master(0, Frame::answering(end, Answer { count: 1, ..Answer::new(1, NMC_OK, "") })));
     assert_eq!((rig.done().unwrap().status, rig.done().unwrap().put), (NMC_OK, whole));
+}
+
+/// The parts of a value of 10 bytes that were asked for, which somebody else moves: their requests, and the key's whole.
+fn parts_on_their_way() -> (Rig, PutId, Vec<(u64, Message)>) {
+    let (mut rig, whole) = (Rig::new(true), PutId::striped(1, 5));
+    let into = vec![Extent { region: 1, offset: 100, length: 6 }, Extent { region: 2, offset: 0, length: 50 }];
+    rig.on(Event::Call(7, 5000, Call::Get(GetCall { into, ..GetCall::new(key(), 56) })));
+    let listed = Listed { status: NMC_OK, replicas: vec![Replica { length: 10, put: whole, ..replica(1, 0) }] };
+    rig.master_says(Found { term: 1, keys: vec![listed] });
+    let (request, sent) = rig.sent().pop().unwrap();
+    assert!(matches!(&sent, Message::Fetch(fetch) if fetch.stub && fetch.into.is_empty()), "{sent:?}");
+    rig.node_says(request, stub(whole, 3));
+    let (request, _) = rig.sent().pop().unwrap();
+    let part =
+        |number: u64, length| Listed { status: NMC_OK, replicas: vec![Replica { length, ..replica(1, 70 + number) }] };
+    let keys = vec![part(0, 4), part(1, 4), part(2, 2)];
+    rig.on(Event::Master(0, Frame::answering(request, Found { term: 1, keys })));
+    let fetches = rig.sent();
+    assert_eq!(fetches.len(), 3);
+    (rig, whole, fetches)
+}
+
+#[test]
+fn parts_that_somebody_else_moves_come_to_where_they_belong() {
+    let (mut rig, whole, fetches) = parts_on_their_way();
+    let into = fetches.iter().filter_map(|(_, message)| match message {
+        Message::Fetch(fetch) => {
+            Some(fetch.into.iter().map(|at| (at.region, at.offset, at.length)).collect::<Vec<_>>())
+        }
+        _ => None,
+    });
+    let into: Vec<_> = into.collect();
+    assert_eq!(into, [vec![(1, 100, 4)], vec![(1, 104, 2), (2, 0, 2)], vec![(2, 2, 2)]]);
+    for (at, length) in [(1, 4), (2, 2), (0, 4)] {
+        let fetched = Fetched { length, ..fetched(NMC_OK, 70 + at as u64, 0) };
+        rig.on(Event::Node(NodeId(1), Frame::answering(fetches[at].0, fetched)));
+        let landed = rig.actions.iter().find_map(|action| match action {
+            Action::Landed { into, length, .. } => Some((into.call, into.offset, *length)),
+            _ => None,
+        });
+        assert_eq!(landed, Some((7, 4 * at as u64, length)));
+    }
+    assert_eq!(rig.done().map(|done| (done.status, done.put, done.count)), Some((NMC_OK, whole, 10)));
+}
+
+#[test]
+fn nothing_goes_on_while_parts_that_somebody_else_moves_may_still_arrive() {
+    for cancelled in [false, true] {
+        let (mut rig, _, fetches) = parts_on_their_way();
+        if cancelled {
+            rig.on(Event::End(7));
+        } else {
+            rig.node_says(fetches[1].0, fetched(NMC_ERR_NOT_FOUND, 0, 0));
+            let (request, _) = rig.sent().pop().unwrap();
+            let none = Listed { status: NMC_ERR_NOT_FOUND, replicas: vec![] };
+            rig.on(Event::Master(0, Frame::answering(request, Found { term: 1, keys: vec![none] })));
+        }
+        let mut cancels = rig.sent();
+        let left = if cancelled { 3 } else { 2 };
+        assert_eq!(cancels.len(), left, "{cancels:?}");
+        assert!(cancels.iter().all(|(_, message)| matches!(message, Message::CancelFetch(_))) && rig.done().is_none());
+        // Of one it is said that nothing is under way; of the last nobody knows.
+        let (last, _) = cancels.pop().unwrap();
+        for (request, _) in cancels {
+            rig.node_says(request, Answer::new(1, NMC_OK, ""));
+            assert!(rig.sent().is_empty() && rig.done().is_none());
+        }
+        rig.node_says(last, Answer::new(1, NMC_ERR_TIMEOUT, ""));
+        assert!(rig.actions.contains(&Action::Renew(1)) && rig.done().is_none());
+        rig.on(Event::Renewed(1));
+        if cancelled {
+            assert_eq!(rig.done().map(|done| done.status), Some(NMC_ERR_CANCELLED));
+            assert!(rig.client.calls.is_empty());
+        } else {
+            assert!(matches!(&rig.sent()[0].1, Message::Find(find) if find.keys == [key()]), "{:?}", rig.actions);
+        }
+    }
+}
+
+#[test]
+fn a_part_whose_memory_nobody_else_reaches_ends_the_call_at_once() {
+    let (mut rig, _, fetches) = parts_on_their_way();
+    rig.on(Event::Failed(fetches[0].0, NMC_ERR_UNSUPPORTED));
+    let cancels = rig.sent();
+    assert!(cancels.len() == 2 && rig.done().is_none());
+    cancels.iter().for_each(|(request, _)| rig.node_says(*request, Answer::new(1, NMC_OK, "")));
+    assert_eq!(rig.done().map(|done| done.status), Some(NMC_ERR_UNSUPPORTED));
+}
+
+#[test]
+fn a_put_in_parts_that_is_ended_waits_for_those_that_somebody_else_writes() {
+    let mut rig = Rig::new(true);
+    let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
+    let metadata = Metadata::default();
+    let put = PutCall { key: key(), length: 10, slices: vec![10], config, retain: 1, metadata, crc: None, stripe: 5 };
+    rig.on(Event::Call(7, 5000, Call::Put(put)));
+    let request = rig.sent().pop().unwrap().0;
+    let place = |node: u64| Place {
+        node: NodeId(node),
+        incarnation: 1,
+        segment: 0,
+        media: Media::Ram,
+        endpoint: format!("h{node}:1"),
+        after: Position::default(),
+        exact: false,
+    };
+    let places = |put| PutPlaces { status: NMC_OK, term: 1, put, copies: 1, places: vec![place(1)] };
+    rig.on(Event::Master(0, Frame::answering(request, places(PutId::striped(1, 9)))));
+    let starts = rig.sent();
+    let mut writes = Vec::new();
+    for (at, (request, _)) in starts.iter().enumerate() {
+        rig.on(Event::Master(0, Frame::answering(*request, places(PutId::clustered(1, 20 + at as u64)))));
+        let (asked, reserve) = rig.sent().pop().unwrap();
+        assert!(matches!(&reserve, Message::Reserve(reserve) if reserve.put.length == 5), "{reserve:?}");
+        let name = Name { node: NodeId(1), incarnation: 1, index: 1, epoch: 1 };
+        rig.node_says(asked, Reserved { status: NMC_OK, name: Some(name), extents: vec![], mover: 0 });
+        writes.extend(rig.actions.iter().filter_map(|action| match action {
+            Action::Write { request, from, length, .. } => Some((*request, from.call, from.offset, *length)),
+            _ => None,
+        }));
+    }
+    assert_eq!(writes.iter().map(|write| (write.1, write.2, write.3)).collect::<Vec<_>>(), [(7, 0, 5), (7, 5, 5)]);
+    rig.on(Event::End(7));
+    assert!(writes.iter().all(|write| rig.actions.contains(&Action::CancelWrite(write.0))) && rig.done().is_none());
+    rig.on(Event::Wrote(writes[0].0, false));
+    assert_eq!(rig.done(), None, "the other part is still read");
+    rig.on(Event::Wrote(writes[1].0, false));
+    assert_eq!(rig.done().map(|done| done.status), Some(NMC_ERR_CANCELLED));
+    assert!(rig.client.calls.is_empty());
 }

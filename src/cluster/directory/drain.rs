@@ -12,6 +12,7 @@ use crate::base::memory;
 use crate::base::status::{NMC_IN_PROGRESS, NMC_OK};
 use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey};
 use crate::cluster::wire::{Answer, CopyThis, Drain, Frame, Replica};
+use crate::store::master::show;
 
 /// Indexes that one tick looks at.
 const STEP: usize = 1024;
@@ -22,6 +23,8 @@ const BYTES: u64 = 256 << 20;
 const COPY_MS: Millis = 10_000;
 /// Segments that are emptied at the same time.
 const MAX_DRAINS: usize = 64;
+/// Objects that are named of those that are left.
+const NAMED: usize = 4;
 
 /// A segment that is being emptied.
 #[derive(Debug)]
@@ -32,11 +35,11 @@ struct Job {
     at: u64,
     /// What this round found only there, and the first of it.
     left: u64,
-    first: Option<ObjectKey>,
+    named: Vec<ObjectKey>,
     /// Nothing can have come since this round began.
     closed: bool,
     /// The same of the last round, if there was one.
-    last: Option<(u64, Option<ObjectKey>)>,
+    last: Option<(u64, Vec<ObjectKey>)>,
     /// What somebody was asked to copy.
     asked: Vec<Asked>,
 }
@@ -85,17 +88,16 @@ impl Leader {
                 if self.drains.0.len() >= MAX_DRAINS {
                     crate::bail!(NMC_ERR_BUSY, "{MAX_DRAINS} segments are being emptied, the most possible");
                 }
-                let (left, first, closed, last, asked) = (0, None, false, None, Vec::new());
-                let job = Job { node: id, segment, at: 0, left, first, closed, last, asked };
+                let (left, named, closed, last, asked) = (0, Vec::new(), false, None, Vec::new());
+                let job = Job { node: id, segment, at: 0, left, named, closed, last, asked };
                 memory::push(&mut self.drains.0, job)?;
                 self.set_draining(id, segment, true, to);
                 Answer::new(self.term, NMC_IN_PROGRESS, "")
             }
             Some(None) => Answer::new(self.term, NMC_IN_PROGRESS, ""),
             Some(Some((0, _))) => Answer::new(self.term, NMC_OK, ""),
-            Some(Some((left, first))) => {
-                let text = first.as_ref().map_or(String::new(), |key| format!("{key:?}"));
-                Answer { count: *left, ..Answer::new(self.term, NMC_IN_PROGRESS, text) }
+            Some(Some((left, named))) => {
+                Answer { count: *left, ..Answer::new(self.term, NMC_IN_PROGRESS, names(*left, named)) }
             }
         };
         to.push(ask.answer(answer));
@@ -131,6 +133,7 @@ impl Leader {
             let Some(node) = self.node(job.node).filter(|node| node.complete && !node.telling) else {
                 // What it has may turn up where it was looked at already.
                 (job.at, job.left) = (0, 0);
+                job.named.clear();
                 return Ok(());
             };
             if job.at == 0 {
@@ -139,13 +142,15 @@ impl Leader {
             }
             let Some(index) = node.table.next(job.at) else {
                 if job.closed || job.left > 0 {
-                    job.last = Some((job.left, job.first.take()));
+                    job.last = Some((job.left, std::mem::take(&mut job.named)));
                 }
                 (job.at, job.left) = (0, 0);
+                job.named.clear();
                 return Ok(());
             };
             if let Some((key, from, busy)) = self.only_here(node, index, job.segment)? {
                 memory::reserve(&mut job.asked, 1)?;
+                memory::reserve(&mut job.named, 1)?;
                 job.left += 1;
                 if !busy
                     && job.may_ask(index, &from)
@@ -157,7 +162,9 @@ impl Leader {
                     to.push(Action::Send(peer, Frame::telling(copy)));
                     job.asked.push(Asked { index, epoch, bytes, until: now + COPY_MS + (bytes >> 10) });
                 }
-                job.first.get_or_insert(key);
+                if job.named.len() < NAMED {
+                    job.named.push(key);
+                }
             } else {
                 job.asked.retain(|asked| asked.index != index);
             }
@@ -221,6 +228,21 @@ impl Leader {
         let id = *fit.get(self.chance.below(fit.len()))?;
         self.node(id)
     }
+}
+
+/// What is left of so many objects, by the first of them.
+fn names(left: u64, named: &[ObjectKey]) -> String {
+    let one = |key: &ObjectKey| match (key.as_part(), key.space()) {
+        (Some((_, number)), _) => format!("part {number} of a value in parts"),
+        (None, []) => show(key.key()),
+        (None, space) => format!("{} of namespace {}", show(key.key()), show(space)),
+    };
+    let mut text = named.iter().map(one).collect::<Vec<_>>().join(", ");
+    let more = left.saturating_sub(named.len() as u64);
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
 }
 
 /// Whether a segment is a disk, and all memory of its node is being emptied.

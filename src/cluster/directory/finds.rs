@@ -91,7 +91,7 @@ impl Leader {
                 (State::Away | State::Silent, _) => 2,
                 (_, draining) => u32::from(draining),
             };
-            listed.push(Segment { node: node.id, info: segment.info.clone(), state });
+            listed.push(Segment { node: node.id, host: node.host.clone(), info: segment.info.clone(), state });
         }
         let more = left.next().is_some();
         let next = if more { list.cursor.saturating_add(u32::try_from(SEGMENTS).unwrap_or(0)) } else { 0 };

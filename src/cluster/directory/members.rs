@@ -479,7 +479,7 @@ impl Leader {
         if !self.settled {
             let patience = self.config.settle_ms;
             let is_in = |node: &Node| node.complete || now.saturating_sub(node.heard) >= patience;
-            self.settled = self.nodes().all(is_in) && (now > self.elected_at || self.members.is_empty());
+            self.settled = self.nodes().all(is_in) && now > self.elected_at;
         }
     }
 

@@ -372,7 +372,8 @@ impl Leader {
         let mut leader = Self {
             term: elected.term,
             until: elected.until,
-            settled: false,
+            // Nobody is known who might have something.
+            settled: elected.members.is_empty(),
             elected_at: now,
             watched: now,
             chance: Chance::new(config.seed),

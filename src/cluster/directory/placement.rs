@@ -48,7 +48,11 @@ pub fn copies(config: &Replicate) -> Result<u32> {
     let by_media = config.media.iter().fold(0u32, |sum, n| sum.saturating_add(*n));
     let fixed = u32::try_from(config.fixed.len()).unwrap_or(u32::MAX);
     let copies = config.copies.max(by_media).max(fixed).max(1);
-    if copies > MAX_COPIES || config.media.len() > Media::ALL.len() {
+    if config.media.len() > Media::ALL.len() {
+        let (said, media) = (config.media.len(), Media::ALL.len());
+        crate::bail!(NMC_ERR_INVALID_ARG, "copies on {said} media are asked for; there are {media}");
+    }
+    if copies > MAX_COPIES {
         crate::bail!(NMC_ERR_INVALID_ARG, "{copies} copies are asked for; {MAX_COPIES} are possible");
     }
     Ok(copies)
@@ -72,7 +76,11 @@ pub fn choose(
             named && location.media.is_none_or(|media| media == c.media)
         };
         let free = |at: &usize| chosen.iter().all(|other| candidates[*other].node != candidates[*at].node);
-        match (0..candidates.len()).find(|at| is(&candidates[*at]) && free(at)) {
+        // Of those of a node the emptiest memory; the node itself takes another one if that is full by then. A disk only if there is nothing else,
+        // or if it was named.
+        let last = |c: &Candidate<'_>| c.media == Media::Ssd && location.media.is_none() && c.name != location.segment;
+        let fitting = (0..candidates.len()).filter(|at| is(&candidates[*at]) && free(at));
+        match fitting.min_by_key(|at| (last(&candidates[*at]), load(&candidates[*at]))) {
             Some(at) => chosen.push(at),
             None => crate::bail!(
                 NMC_ERR_NO_SPACE,
@@ -113,6 +121,11 @@ pub fn choose(
     Ok(chosen)
 }
 
+/// How much of a segment is in use, in parts of a thousand, so that those that are about equal take turns.
+fn load(of: &Candidate<'_>) -> u128 {
+    u128::from(of.used) * 1000 / u128::from(of.capacity.max(1))
+}
+
 /// All candidates, in the order of the strategy.
 fn order(
     candidates: &[Candidate<'_>],
@@ -124,15 +137,10 @@ fn order(
     for at in (1..order.len()).rev() {
         order.swap(at, chance.below(at + 1));
     }
-    // In parts of a thousand, so that segments that are about equal take turns.
-    let load = |at: &usize| {
-        let c = &candidates[*at];
-        u128::from(c.used) * 1000 / u128::from(c.capacity.max(1))
-    };
     match strategy {
         Strategy::Random => {}
-        Strategy::LeastLoaded => order.sort_by_key(load),
-        Strategy::Topology => order.sort_by_key(|at| (candidates[*at].host != config.near, load(at))),
+        Strategy::LeastLoaded => order.sort_by_key(|at| load(&candidates[*at])),
+        Strategy::Topology => order.sort_by_key(|at| (candidates[*at].host != config.near, load(&candidates[*at]))),
     }
     Ok(order)
 }
@@ -233,6 +241,38 @@ mod tests {
         assert_eq!(choose(&list, &config(2), Strategy::LeastLoaded, 0, chance).unwrap()[..2], [0, 2]);
         let near = Replicate { near: "z".into(), ..config(1) };
         assert_eq!(choose(&list, &near, Strategy::Topology, 0, chance).unwrap()[0], 4);
+    }
+
+    #[test]
+    fn a_node_that_is_named_takes_it_where_it_has_most_room() {
+        let mut list = six();
+        let more = [("f1", 2, 700), ("f2", 3, 20), ("f3", 4, 900)];
+        list.extend(more.map(|(name, segment, used)| Candidate { name, segment, used, ..list[5] }));
+        let at = |segment: &str| {
+            let fixed = vec![Location { segment: segment.into(), media: None }];
+            let chosen = choose(&list, &Replicate { fixed, ..config(1) }, Strategy::Random, 0, &mut Chance::new(1));
+            list[chosen.unwrap()[0]].name
+        };
+        assert_eq!((at("f"), at("f1"), at("f0")), ("f2", "f1", "f0"));
+    }
+
+    #[test]
+    fn a_node_that_is_named_takes_it_in_memory_unless_its_disk_is_named_too() {
+        let mut list = six();
+        list.push(Candidate { name: "f/ssd", segment: 9, media: Media::Ssd, used: 0, ..list[5] });
+        list[5].used = 900;
+        let at = |list: &[Candidate<'_>], segment: &str, media| {
+            let fixed = vec![Location { segment: segment.into(), media }];
+            let chosen = choose(list, &Replicate { fixed, ..config(1) }, Strategy::Random, 0, &mut Chance::new(1));
+            list[chosen.unwrap()[0]].segment
+        };
+        assert_eq!(
+            (at(&list, "f", None), at(&list, "f", Some(Media::Ssd)), at(&list, "f/ssd", None)),
+            (list[5].segment, 9, 9)
+        );
+        // It has nothing else, or nothing else has room.
+        list.remove(5);
+        assert_eq!(at(&list, "f", None), 9);
     }
 
     #[test]

@@ -97,6 +97,14 @@ impl Leader {
         }) {
             crate::bail!(NMC_ERR_EXISTS, "there is a value under {} already", start.key.key().escape_ascii());
         }
+        // A part is new in any case: nobody else has its put id.
+        if !self.settled && part.is_none() {
+            crate::bail!(
+                NMC_ERR_UNAVAILABLE,
+                "a node that may have {} has not reported yet",
+                start.key.key().escape_ascii()
+            );
+        }
         let mut candidates = Vec::new();
         for (slot, node) in self.members.values().filter_map(|s| Some((*s, self.owners.get(usize::from(*s))?.node()?)))
         {
@@ -163,6 +171,7 @@ impl Leader {
                 media: c.media,
                 endpoint: node.endpoint.clone(),
                 after: owes(node),
+                exact: c.name != c.node_name && start.config.fixed.iter().any(|location| location.segment == c.name),
             })
         };
         let places = memory::collect(chosen.iter().filter_map(place))?;
@@ -386,7 +395,7 @@ impl Leader {
         let Some(end) = self.puts.get_mut(&put).and_then(|pending| pending.end.as_mut()) else { return Ok(()) };
         let Some(check) = end.check.take() else { return Ok(()) };
         if end.done.is_empty() {
-            end.answer(&Answer::new(self.term, check.status, "no owner has a value with this checksum"), to);
+            end.answer(&Answer::new(self.term, check.status, "no owner holds back a value with this checksum"), to);
             self.revoke(put, 0)?;
             self.puts.remove(&put);
             return Ok(());
@@ -451,7 +460,7 @@ impl Leader {
                 if let Some(Pending { key, places, .. }) = self.puts.remove(&revoke.put)
                     && ask.request != 0
                 {
-                    revoked = revoked.and_then(|()| self.let_go(&key, revoke.put, &places, call));
+                    revoked = revoked.and_then(|()| self.drop_untold(&key, revoke.put, &places, call));
                 }
                 self.go_on(call, revoked, now, to)
             }
@@ -472,7 +481,7 @@ impl Leader {
     }
 
     /// Owners that hold a put back, or are about to take it, have told nothing of it: whoever waits until nothing is left of it waits for them too.
-    fn let_go(&mut self, key: &ObjectKey, put: PutId, places: &[NodeId], call: u64) -> Result<()> {
+    fn drop_untold(&mut self, key: &ObjectKey, put: PutId, places: &[NodeId], call: u64) -> Result<()> {
         let at = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
         let told = at.map_or(&[][..], |at| self.objects.replicas(at)).iter().filter(|held| held.put == put);
         let told: Vec<u16> = memory::collect(told.map(|held| held.owner))?;

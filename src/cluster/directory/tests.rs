@@ -600,6 +600,32 @@ fn what_is_not_known_is_unavailable_until_members_have_reported_or_were_silent()
 }
 
 #[test]
+fn a_key_that_a_member_may_have_is_not_put_until_it_has_reported_or_was_silent() {
+    let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
+    let start = PutStart { key: key(), length: 1, slices: vec![1], config, striped: false };
+    for silent in [false, true] {
+        let mut rig = Rig::new(2, false);
+        rig.come(0);
+        rig.on(Event::Tick);
+        let request = rig.ask(start.clone());
+        assert_eq!(rig.status(request), Some(NMC_ERR_UNAVAILABLE));
+        if silent {
+            rig.passes(3000, &[0]);
+            assert_ne!(rig.start(1).put, PutId(0));
+            continue;
+        }
+        rig.join(1, 2, 2, None);
+        rig.apply(1);
+        rig.local(1, 1, 1, 7);
+        rig.report(1, SnapshotEnd { facts: 1 });
+        rig.now += 1;
+        rig.on(Event::Tick);
+        let request = rig.ask(start.clone());
+        assert_eq!(rig.status(request), Some(NMC_ERR_EXISTS), "it names a value that was there all the time");
+    }
+}
+
+#[test]
 fn nothing_is_answered_after_the_lease_and_what_was_recorded_meanwhile_is_not_forgotten() {
     let mut master = Master::new(Config::default());
     let elected = Elected { term: 1, until: 500, members: vec![], log: vec![], floor: Position::default() };
@@ -1213,6 +1239,8 @@ fn a_member_that_was_gone_drops_all_that_it_had() {
 fn a_member_whose_entries_are_no_longer_there_drops_all_and_is_waited_for_until_then() {
     let mut rig = Rig::set_up(1, Config { durable: true, max_log: 1, ..Config::default() });
     rig.come(0);
+    rig.now += 1;
+    rig.on(Event::Tick);
     let puts = [0; 3].map(|_| rig.start(1).put);
     rig.passes(31_000, &[0]);
     rig.local(0, 9, 9, 7);
@@ -1304,6 +1332,34 @@ fn draining_names_the_replica_of_the_segment_that_is_drained() {
         rig.on(Event::Tick);
     }
     assert_eq!(rig.drain("n1/ram", false), Some(NMC_OK), "nothing is only there");
+}
+
+#[test]
+fn a_drain_names_the_first_of_what_is_left() {
+    let mut rig = Rig::with_nodes(1, false);
+    let told = |rig: &mut Rig| {
+        for _ in 0..3 {
+            rig.now += 100;
+            rig.on(Event::Tick);
+        }
+        let request = rig.ask(Drain { segment: "n0/ram".into(), cancel: false });
+        match rig.answer(request) {
+            Some(Message::Answer(answer)) => (answer.status, answer.count, answer.text.clone()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let long = vec![b'l'; 1024];
+    let keys = [(&b""[..], &b"k0"[..]), (b"space", b"\xffk1"), (b"", &long), (b"", b"k3"), (b"", b"k4"), (b"", b"k5")];
+    for (index, (space, key)) in (1..).zip(keys) {
+        let (key, put) = (ObjectKey::new(space, key).unwrap(), PutId::local(index.into()));
+        rig.facts(0, vec![Published { index, epoch: 1, key, put, length: 1, segment: 0 }.into()]);
+    }
+    assert_eq!(told(&mut rig), (NMC_IN_PROGRESS, 0, String::new()), "nothing was looked at yet");
+    let (status, left, text) = told(&mut rig);
+    assert_eq!((status, left), (NMC_IN_PROGRESS, 6));
+    let shown = format!("\"{}...\"", "l".repeat(48));
+    assert_eq!(text, format!("\"k0\", \"\\xffk1\" of namespace \"space\", {shown}, \"k3\" and 2 more"));
+    assert!(text.len() < 1000, "it fits into a message");
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! Values in memory of a device. NIXL moves those in memory that is registered with it. All others go by way of host memory, a part of a batch at a time:
 //! a socket does not reach the device.
+#![allow(unsafe_code, reason = "copies memory of the program, by address")]
 
-use super::{Cluster, Got, Item};
+use super::{Cluster, Got, Item, What};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_UNSUPPORTED, nmc_status_t};
+use crate::cluster::net::Span;
 use crate::cluster::nixl::sys::Medium;
+use crate::cluster::submit::Bounce;
 use crate::cuda::{self, Copier, Device, Ordinary, Owner};
 use crate::store::copy::Slice;
 use parking_lot::Mutex;
@@ -45,7 +48,8 @@ impl Copiers {
 
 /// An item of which some memory is a device's, with host memory in the place of that.
 struct Staged {
-    device: Arc<Device>,
+    /// None in tests, whose host memory counts as a device's.
+    device: Option<Arc<Device>>,
     slices: Vec<Slice>,
     /// Keeps what the slices lead to.
     _memory: Vec<u8>,
@@ -69,17 +73,23 @@ fn is_far(slice: &Slice) -> Result<bool> {
     Ok(cuda::owner(slice.address)?.device().is_some())
 }
 
-/// Fails if some memory of an item is a device's.
-pub fn check_host(item: &Item<'_>) -> Result<()> {
-    for slice in item.slices.iter().filter(|slice| slice.bytes > 0 && devices_are_used()) {
+/// Whether host memory counts as a device's.
+fn pretends(cluster: &Cluster) -> bool {
+    cluster.config.bounce.is_some()
+}
+
+/// Whether some memory of an item is a device's.
+fn is_on_device(cluster: &Cluster, item: &Item<'_>) -> Result<bool> {
+    let mut slices = item.slices.iter().filter(|slice| slice.bytes > 0);
+    if pretends(cluster) || !devices_are_used() {
+        return Ok(pretends(cluster) && slices.next().is_some());
+    }
+    for slice in slices {
         if is_far(slice)? {
-            crate::bail!(
-                NMC_ERR_UNSUPPORTED,
-                "memory of a device is for calls that wait: nmc_client_put, nmc_client_get"
-            );
+            return Ok(true);
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// What memory is that is to be registered with NIXL. Managed memory is the host's as well.
@@ -96,20 +106,23 @@ pub fn medium(first: usize, bytes: usize) -> Result<Medium> {
 }
 
 impl Staged {
-    /// `None` if all of it is host memory.
-    fn of(item: &Item<'_>) -> Result<Option<Self>> {
+    /// `None` if all of it is host memory, and does not count as a device's.
+    fn of(item: &Item<'_>, pretends: bool) -> Result<Option<Self>> {
         item.bytes()?; // all sums below are less
         let mut device = None;
         let mut staged = memory::copy(item.slices)?;
         let (mut bytes, mut at) = (0, memory::with_capacity(staged.len())?);
         for (number, slice) in item.slices.iter().enumerate().filter(|(_, slice)| slice.bytes > 0) {
-            if let Some(found) = device_of(slice)? {
-                device.get_or_insert(found);
+            let found = if pretends { None } else { device_of(slice)? };
+            if pretends || found.is_some() {
+                device = device.or(found);
                 at.push((number, bytes));
                 bytes += slice.bytes;
             }
         }
-        let Some(device) = device else { return Ok(None) };
+        if at.is_empty() {
+            return Ok(None);
+        }
         let memory = memory::zeroed::<u8>(usize::try_from(bytes).unwrap_or(usize::MAX))?;
         for (number, offset) in at {
             staged[number].address = memory.as_ptr() as u64 + offset;
@@ -119,21 +132,44 @@ impl Staged {
 
     /// Copies the first `bytes` bytes, from the device or to it.
     fn copy(&self, copiers: &Copiers, item: &Item<'_>, bytes: u64, way: Ordinary) -> Result<()> {
-        copiers.with(&self.device, |copier| {
-            let mut left = bytes;
-            for (there, here) in item.slices.iter().zip(&self.slices) {
-                let step = left.min(there.bytes);
-                left -= step;
-                if step > 0 && there.address != here.address {
-                    let (from, to) = match way {
-                        Ordinary::Source => (here.address, there.address),
-                        Ordinary::Destination => (there.address, here.address),
-                    };
-                    copier.copy(from, to, step, Some(way))?;
+        match &self.device {
+            Some(device) => copiers.with(device, |copier| {
+                self.each(item, bytes, way, |from, to, step| {
+                    // SAFETY: one is the caller's slice (see `Pieces`), the other as many bytes of ours, which stay as long as this.
+                    unsafe { copier.copy(from, to, step, Some(way)) }
+                })
+            }),
+            None => self.each(item, bytes, way, |from, to, step| {
+                // SAFETY: as above.
+                let span = |address| unsafe {
+                    Span::new(usize::try_from(address).unwrap_or(0), usize::try_from(step).unwrap_or(0))
+                };
+                span(from).copy_to(&span(to));
+                Ok(())
+            }),
+        }
+    }
+
+    /// Where from, where to and how many, for each piece of these bytes.
+    fn each(
+        &self,
+        item: &Item<'_>,
+        bytes: u64,
+        way: Ordinary,
+        mut copy: impl FnMut(u64, u64, u64) -> Result<()>,
+    ) -> Result<()> {
+        let mut left = bytes;
+        for (there, here) in item.slices.iter().zip(&self.slices) {
+            let step = left.min(there.bytes);
+            left -= step;
+            if step > 0 && there.address != here.address {
+                match way {
+                    Ordinary::Source => copy(here.address, there.address, step)?,
+                    Ordinary::Destination => copy(there.address, here.address, step)?,
                 }
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }
 
@@ -149,7 +185,7 @@ impl Calls<'_> {
     /// Whether NIXL may move a value as it is, and the CPU does not reach it.
     fn is_far(&self, item: &Item<'_>) -> bool {
         let spans = item.spans().unwrap_or_default();
-        self.cluster.calls.service.reaches(&spans) && item.slices.iter().any(|slice| is_far(slice).unwrap_or(false))
+        self.cluster.calls.service.reaches(&spans) && item.slices.iter().any(|slice| is_far(slice).unwrap_or(true))
     }
 }
 
@@ -172,7 +208,7 @@ impl<R> Ways<'_, R> {
     fn some(&self, items: &[Item<'_>]) -> Result<Vec<R>> {
         let (mut staged, mut bytes) = (Vec::new(), 0_u64);
         for item in items {
-            let one = Staged::of(item).and_then(|one| match one {
+            let one = Staged::of(item, pretends(self.calls.cluster)).and_then(|one| match one {
                 Some(one) => (self.before)(&one, item).map(|()| Some(one)),
                 None => Ok(None),
             });
@@ -222,6 +258,9 @@ impl<R> Ways<'_, R> {
 
     /// Does all of them. Those that NIXL was to move, and could not, go by way of host memory like the others.
     fn all(&self, items: &[Item<'_>]) -> Result<Vec<R>> {
+        if pretends(self.calls.cluster) {
+            return self.staged(items);
+        }
         if !devices_are_used() {
             return (self.call)(items);
         }
@@ -242,6 +281,60 @@ impl<R> Ways<'_, R> {
         let nothing = || (self.refused)(Error::new(NMC_ERR_INTERNAL, "nothing came of it"));
         memory::collect(results.drain(..).map(|result| result.or_else(|| staged.next()).unwrap_or_else(nothing)))
     }
+}
+
+/// Memory of a device that a call reads or writes for which nobody waits. Whoever drives the call copies it.
+struct Bounced {
+    copiers: Arc<Copiers>,
+    slices: Vec<Slice>,
+    way: Ordinary,
+    pretends: bool,
+    /// While the call is under way.
+    staged: Option<Staged>,
+}
+
+impl Bounce for Bounced {
+    fn begin(&mut self) -> Result<Vec<Span>> {
+        let item = Item::new(&[], &self.slices);
+        let Some(staged) = Staged::of(&item, self.pretends)? else { return item.spans() };
+        if matches!(self.way, Ordinary::Destination) {
+            staged.copy(&self.copiers, &item, item.bytes()?, self.way)?;
+        }
+        let spans = Item::new(&[], &staged.slices).spans()?;
+        self.staged = Some(staged);
+        Ok(spans)
+    }
+
+    fn end(&mut self, bytes: u64) -> Result<()> {
+        let staged = self.staged.take().filter(|_| matches!(self.way, Ordinary::Source));
+        staged.map_or(Ok(()), |staged| staged.copy(&self.copiers, &Item::new(&[], &self.slices), bytes, self.way))
+    }
+}
+
+/// What stands between a call that nobody waits for and its memory, if some of that is a device's.
+pub fn bounce(cluster: &Cluster, item: &Item<'_>, way: Ordinary) -> Result<Option<Box<dyn Bounce>>> {
+    if !is_on_device(cluster, item)? {
+        return Ok(None);
+    }
+    let (copiers, slices) = (Arc::clone(&cluster.copiers), memory::copy(item.slices)?);
+    Ok(Some(Box::new(Bounced { copiers, slices, way, pretends: pretends(cluster), staged: None })))
+}
+
+/// Reads a value from a store of this process, wherever it goes.
+pub fn get_here(cluster: &Cluster, item: &Item<'_>) -> Result<Option<Got>> {
+    if !is_on_device(cluster, item)? {
+        return cluster.get_here(item, What::Value);
+    }
+    // No memory for what is not there.
+    if cluster.local(|node| Ok(node.store.exists(item.key)?.then_some(())))?.is_none() {
+        return Ok(None);
+    }
+    let Some(one) = Staged::of(item, pretends(cluster))? else { return Ok(None) };
+    let mut found = cluster.get_here(&Item::new(item.key, &one.slices), What::Value)?;
+    if let Some(got) = found.as_mut().filter(|got| got.result.is_ok()) {
+        got.result = one.copy(&cluster.copiers, item, got.bytes, Ordinary::Source);
+    }
+    Ok(found)
 }
 
 /// Puts items, wherever they are.

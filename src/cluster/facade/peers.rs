@@ -1,7 +1,7 @@
 //! Reads of a store that go on to the cluster: by the name of the store's namespace instead of the client's, and past the nodes of this
 //! process, in which the store has looked already. Whoever waits can be stopped.
 
-use super::{Cluster, Got, Item, failed, nothing};
+use super::{Cluster, Got, Item, What, failed, nothing};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::memory;
@@ -38,16 +38,21 @@ impl Cluster {
 
     /// Reads values into memory that holds them, from owners; says of each what came of it.
     pub fn fetch(&self, scope: Scope<'_>, items: &[Item<'_>]) -> Result<Vec<Got>> {
+        self.fetch_what(scope, items, What::Value)
+    }
+
+    /// The same, of this.
+    pub fn fetch_what(&self, scope: Scope<'_>, items: &[Item<'_>], what: What) -> Result<Vec<Got>> {
         let mut all = memory::with_capacity(items.len())?;
         for part in items.chunks(ASKED) {
-            all.extend(self.fetch_part(scope, part)?);
+            all.extend(self.fetch_part(scope, part, what)?);
         }
         Ok(all)
     }
 
-    fn fetch_part(&self, scope: Scope<'_>, items: &[Item<'_>]) -> Result<Vec<Got>> {
+    fn fetch_part(&self, scope: Scope<'_>, items: &[Item<'_>], what: What) -> Result<Vec<Got>> {
         let mut tasks: Vec<Result<Task>> = memory::with_capacity(items.len())?;
-        tasks.extend(items.iter().map(|item| self.get_task(scope.space, item, scope.expire_ms)));
+        tasks.extend(items.iter().map(|item| self.get_task(scope.space, item, what, scope.expire_ms)));
         let (asked, unknown) = match items.len() {
             ..2 => (Vec::new(), Vec::new()),
             _ => self.unknown(scope, &tasks).unwrap_or_default(),
@@ -55,7 +60,8 @@ impl Cluster {
         let size = |task: &Task| task.spans.iter().map(|span| span.len() as u64).sum();
         let tell = |item: &Item<'_>, outcome: &Outcome| {
             Ok(match outcome.status {
-                NMC_OK => Got::whole(outcome.count),
+                NMC_OK if what == What::Value => Got::whole(outcome.count),
+                NMC_OK => Got { metadata: memory::copy(&outcome.metadata.0)?, ..Got::whole(outcome.count) },
                 NMC_ERR_TOO_SMALL => Got::too_large(outcome.count, item.bytes()?),
                 _ => Got::of(Err(failed(outcome, item.key.escape_ascii()))),
             })

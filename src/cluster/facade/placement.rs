@@ -23,6 +23,8 @@ pub struct Placing<'a> {
     pub copies: u32,
     /// The segments of the cluster, as the leader listed them lately.
     pub segments: &'a [Segment],
+    /// Who puts.
+    pub cluster: &'a Cluster,
 }
 
 /// A program's own strategy.
@@ -70,7 +72,7 @@ impl Cluster {
         let Some(placement) = chosen.filter(|_| config.fixed.is_empty()) else { return Ok(config) };
         let segments = self.segments_lately(deadline)?;
         let copies = config.copies;
-        let places = placement.place(&Placing { key, bytes, copies, segments: &segments })?;
+        let places = placement.place(&Placing { key, bytes, copies, segments: &segments, cluster: self })?;
         if places.len() > MAX_COPIES as usize {
             crate::bail!(
                 NMC_ERR_INVALID_ARG,

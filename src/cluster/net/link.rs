@@ -29,6 +29,8 @@ const TLS_ALERT: &[u8] = &[0x15, 3];
 pub struct Spans {
     list: VecDeque<Span>,
     left: u64,
+    /// The checksum of what has come, and what it is to be at the end.
+    sum: Option<(u32, u32)>,
 }
 
 impl Spans {
@@ -36,7 +38,7 @@ impl Spans {
     pub fn new(spans: impl IntoIterator<Item = Span>) -> Self {
         let list: VecDeque<Span> = spans.into_iter().filter(|span| !span.is_empty()).collect();
         let left = list.iter().map(|span| span.len() as u64).sum();
-        Self { list, left }
+        Self { list, left, sum: None }
     }
 
     /// The same, if memory is given for them.
@@ -45,7 +47,35 @@ impl Spans {
         memory::reserve_queue(&mut list, spans.len())?;
         list.extend(spans.iter().filter(|span| !span.is_empty()));
         let left = list.iter().map(|span| span.len() as u64).sum();
-        Ok(Self { list, left })
+        Ok(Self { list, left, sum: None })
+    }
+
+    /// What comes there is to have this CRC32C, if one is given.
+    #[must_use]
+    pub fn wanting(mut self, sum: Option<u32>) -> Self {
+        self.sum = sum.map(|wanted| (0, wanted));
+        self
+    }
+
+    /// Whether what has come is what was to come.
+    fn is_right(&self) -> bool {
+        self.sum.is_none_or(|(sum, wanted)| sum == wanted)
+    }
+
+    /// So many bytes have come there. They are looked at now, when they are still near.
+    fn came(&mut self, n: usize) {
+        if let Some((sum, _)) = &mut self.sum {
+            let mut left = n;
+            for span in &self.list {
+                let span = span.up_to(left);
+                *sum = span.sum(*sum);
+                left -= span.len();
+                if left == 0 {
+                    break;
+                }
+            }
+        }
+        self.advance(n);
     }
 
     /// Bytes of them.
@@ -99,7 +129,7 @@ impl Spans {
         while let Some(first) = self.list.front().copied().filter(|_| !bytes.is_empty()) {
             let step = bytes.len().min(first.len());
             first.store(&bytes[..step]);
-            self.advance(step);
+            self.came(step);
             bytes = &bytes[step..];
         }
     }
@@ -160,6 +190,8 @@ pub(super) enum Came {
     Frame(Frame),
     /// The last byte of the value with this ticket.
     Taken(u64),
+    /// The same, and it has another checksum than it was to have.
+    Torn(u64),
     /// Nothing for the moment.
     Nothing,
     /// Something else is to be looked at first: there is more.
@@ -251,7 +283,7 @@ impl Link {
     }
 
     /// No byte more of this value is stored.
-    pub(super) fn let_go(&mut self, ticket: u64) {
+    pub(super) fn abandon(&mut self, ticket: u64) {
         if let Value::Into(spans, of) = &self.value
             && *of == ticket
         {
@@ -414,9 +446,9 @@ impl Link {
                     spans.store(&there[..step]);
                     self.at += step;
                     if spans.left == 0 {
-                        let ticket = *ticket;
+                        let (ticket, right) = (*ticket, spans.is_right());
                         self.value = Value::None;
-                        return Came::Taken(ticket);
+                        return if right { Came::Taken(ticket) } else { Came::Torn(ticket) };
                     }
                     if self.drained {
                         self.settle(spares);
@@ -429,7 +461,7 @@ impl Link {
                     let wanted: usize = spans.list.iter().take(64).map(Span::len).sum();
                     match self.channel.receive_into(spans.list.make_contiguous()) {
                         Moved::Bytes(n) => {
-                            spans.advance(n);
+                            spans.came(n);
                             // Behind a long value there is rarely something at once; if there is, the socket tells.
                             let over = spans.left == 0 && !self.channel.is_secure();
                             self.drained = over || self.channel.is_dry(n, wanted);

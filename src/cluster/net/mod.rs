@@ -15,11 +15,12 @@ mod tests;
 pub use address::{Address, Listener};
 pub use link::Spans;
 pub use numbers::ByNumber;
-pub use sys::{Poller, Ready, Span, Timer, most_files, now_ms};
+pub use sys::{Poller, Ready, Span, Timer, most_files, now_ms, now_ns};
 
 use super::types::{Millis, Peer};
 use super::wire::{Answer, Frame, Hello, Message};
 use crate::base::error::Result;
+use crate::base::queue::Queue;
 use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_VERSION, nmc_status_t};
 use crate::base::{log, memory};
 use channel::Channel;
@@ -84,6 +85,8 @@ pub enum Heard {
     Frame(Peer, Frame),
     /// The last byte of a value has come.
     Taken(u64),
+    /// The same, and it has another checksum than it was to have, see [`Spans::wanting`].
+    Torn(u64),
     /// The last byte of a value has left.
     Sent(u64),
     /// No byte more of a value comes, or leaves: its connection has ended.
@@ -106,16 +109,16 @@ pub struct Net {
     most_strangers: usize,
     next: u64,
     /// Links that may have something.
-    turn: VecDeque<u64>,
+    turn: Queue<u64>,
     /// Those of strangers, who come behind all others, and how many of them may until it is looked again who else there is.
-    shy: VecDeque<u64>,
+    shy: Queue<u64>,
     shy_left: usize,
     /// How often somebody has had more than fits a turn since it was looked who else there is.
     long: usize,
     patience: u32,
     /// Links with something to send, in the order in which they got it.
-    dirty: Vec<u64>,
-    heard: VecDeque<Heard>,
+    dirty: Queue<u64>,
+    heard: Queue<Heard>,
     buffer: Vec<u8>,
     /// What a connection that says something receives into, and what it sends from: those that are silent have none.
     spares: Spares,
@@ -142,13 +145,13 @@ impl Net {
             links: ByNumber::default(),
             strangers: VecDeque::new(),
             next: 1,
-            turn: VecDeque::new(),
-            shy: VecDeque::new(),
+            turn: Queue::new(),
+            shy: Queue::new(),
             shy_left: 0,
             long: 0,
             patience: TURN,
-            dirty: Vec::new(),
-            heard: VecDeque::new(),
+            dirty: Queue::new(),
+            heard: Queue::new(),
             buffer: Vec::new(),
             spares: Spares::default(),
             held: 0,
@@ -275,9 +278,9 @@ impl Net {
     }
 
     /// No byte more of a value that is being taken is stored.
-    pub fn let_go(&mut self, from: Peer, ticket: u64) {
+    pub fn abandon(&mut self, from: Peer, ticket: u64) {
         if let Some(link) = self.links.get_mut(&from.0) {
-            link.let_go(ticket);
+            link.abandon(ticket);
         }
     }
 
@@ -292,7 +295,7 @@ impl Net {
         self.poller.remove(&link.channel);
         sys::shut(&link.channel);
         self.heard.extend(link.tickets().map(Heard::Lost));
-        self.heard.push_back(Heard::Closed(peer));
+        self.heard.push(Heard::Closed(peer));
     }
 
     /// Ends all connections.
@@ -341,7 +344,7 @@ impl Net {
             if ready.readable {
                 link.readable(self.now);
                 if !std::mem::replace(&mut link.in_turn, true) {
-                    if link.unknown { &mut self.shy } else { &mut self.turn }.push_back(ready.number);
+                    if link.unknown { &mut self.shy } else { &mut self.turn }.push(ready.number);
                 }
             }
         }
@@ -380,7 +383,7 @@ impl Net {
         // What was read before it came here is not told of by the socket.
         if let Some(link) = self.links.get_mut(&peer.0).filter(|link| link.channel.is_secure()) {
             link.in_turn = true;
-            self.shy.push_back(peer.0);
+            self.shy.push(peer.0);
         }
     }
 
@@ -388,11 +391,11 @@ impl Net {
     fn let_shy_in(&mut self, mut most: usize) {
         while most > 0
             && self.shy_left > 0
-            && let Some(number) = self.shy.pop_front()
+            && let Some(number) = self.shy.pop()
         {
             if self.links.contains_key(&number) {
                 (most, self.shy_left) = (most - 1, self.shy_left - 1);
-                self.turn.push_back(number);
+                self.turn.push(number);
             }
         }
     }
@@ -428,15 +431,15 @@ impl Net {
     /// The next that happened, if anything has.
     pub fn hear(&mut self) -> Option<Heard> {
         loop {
-            if let Some(heard) = self.heard.pop_front() {
+            if let Some(heard) = self.heard.pop() {
                 return Some(heard);
             }
             if self.turn.is_empty() {
                 self.let_shy_in(1);
             }
-            let number = *self.turn.front()?;
+            let number = *self.turn.first()?;
             let Some(link) = self.links.get_mut(&number) else {
-                self.turn.pop_front();
+                self.turn.pop();
                 continue;
             };
             let before = link.held();
@@ -471,16 +474,17 @@ impl Net {
                     }
                 }
                 Came::Taken(ticket) => return Some(Heard::Taken(ticket)),
+                Came::Torn(ticket) => return Some(Heard::Torn(ticket)),
                 Came::Nothing => {
                     link.in_turn = false;
-                    self.turn.pop_front();
+                    self.turn.pop();
                     self.patience = TURN;
                     if self.held > self.limits.held {
                         self.relieve();
                     }
                 }
                 Came::Enough => {
-                    self.turn.rotate_left(1);
+                    self.turn.turn();
                     self.patience = TURN;
                     self.long += 1;
                     // All have had a turn: it is looked whether there are others, and what time it is.
@@ -513,8 +517,8 @@ impl Net {
 
     /// Sends what there is to send, as far as it is taken.
     pub fn flush(&mut self) {
-        let mut list = std::mem::take(&mut self.dirty);
-        for number in list.drain(..) {
+        for _ in 0..self.dirty.len() {
+            let Some(number) = self.dirty.pop() else { break };
             let Some(link) = self.links.get_mut(&number) else { continue };
             link.dirty = false;
             let before = link.held();
@@ -532,7 +536,6 @@ impl Net {
                 None => self.close(Peer(number)),
             }
         }
-        self.dirty = list;
     }
 
     /// Ends connections on which something has waited too long.
@@ -543,8 +546,9 @@ impl Net {
             return;
         }
         self.looked_at = now;
-        let list: Vec<u64> =
-            self.links.iter().filter(|(_, link)| link.is_stalled(now, stall_ms)).map(|(number, _)| *number).collect();
+        let stalled = self.links.iter().filter(|(_, link)| link.is_stalled(now, stall_ms));
+        // Without memory for that, the next time.
+        let list = memory::collect(stalled.map(|(number, _)| *number)).unwrap_or_default();
         list.into_iter().for_each(|number| self.close(Peer(number)));
         for at in std::mem::take(&mut self.muted) {
             if let Some(listener) = self.listeners.get(at) {

@@ -1,12 +1,14 @@
 //! System calls of connections: waiting for many, and moving bytes between sockets and memory that somebody vouches for.
 #![allow(unsafe_code, reason = "system calls")]
 
+use crate::base::crc::crc32c_append;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::rpc::owned;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
 
 /// Pieces that one call moves.
@@ -16,8 +18,7 @@ const MOST_READY: usize = 256;
 /// Connections that may wait to be taken, if the machine allows as many.
 const MOST_WAITING: libc::c_int = 4096;
 
-/// A run of bytes in this process. Whoever makes one vouches that it can be read, or written if it is to be, until those who were
-/// given it are done with it.
+/// A run of bytes in this process, for which whoever made it vouches: see [`Span::new`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     first: usize,
@@ -25,9 +26,26 @@ pub struct Span {
 }
 
 impl Span {
-    /// `len` bytes from this address on: vouched for by the caller.
+    /// `len` bytes from this address on.
+    ///
+    /// # Safety
+    /// They can be read, or written if they are to be, until those who were given them, or a part of them, are done with them: by this
+    /// process, or if they are a device's, by what moves bytes for it. Meanwhile nobody else writes what is read of them, and nobody
+    /// else uses what is written.
     #[must_use]
-    pub fn new(first: usize, len: usize) -> Self {
+    pub const unsafe fn new(first: usize, len: usize) -> Self {
+        Self { first, len }
+    }
+
+    /// Bytes that are there as long as the program, and may be written to.
+    #[must_use]
+    pub fn of_static(bytes: &'static [AtomicU8]) -> Self {
+        Self { first: bytes.as_ptr().expose_provenance(), len: bytes.len() }
+    }
+
+    /// The same for tests, which keep the memory, or do not touch it.
+    #[cfg(test)]
+    pub fn of_test(first: usize, len: usize) -> Self {
         Self { first, len }
     }
 
@@ -80,6 +98,13 @@ impl Span {
     pub fn store(&self, bytes: &[u8]) {
         // SAFETY: whoever made the span vouches for it; the bytes come from a buffer of ours.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.first as *mut u8, bytes.len().min(self.len)) };
+    }
+
+    /// CRC32C of what has sum `before` and of what it holds.
+    #[must_use]
+    pub fn sum(&self, before: u32) -> u32 {
+        // SAFETY: whoever made the span vouches for it.
+        crc32c_append(before, unsafe { std::slice::from_raw_parts(self.first as *const u8, self.len) })
     }
 
     /// Appends what it holds.
@@ -148,7 +173,7 @@ pub fn send(to: BorrowedFd<'_>, spans: impl Iterator<Item = Span>) -> Moved {
 
 /// A span of bytes that are read only and outlive the call for which it is made.
 #[must_use]
-pub fn reading(bytes: &[u8]) -> Span {
+pub(super) fn reading(bytes: &[u8]) -> Span {
     Span { first: bytes.as_ptr() as usize, len: bytes.len() }
 }
 
@@ -166,7 +191,7 @@ pub fn read_all<T>(spans: impl Iterator<Item = Span>, look: impl FnOnce(&[IoSlic
 
 /// A span of bytes that are written and outlive the call for which it is made.
 #[must_use]
-pub fn writing(bytes: &mut [u8]) -> Span {
+pub(super) fn writing(bytes: &mut [u8]) -> Span {
     Span { first: bytes.as_mut_ptr() as usize, len: bytes.len() }
 }
 
@@ -320,10 +345,16 @@ pub fn shut_sending(socket: &impl AsRawFd) {
 /// ms of a clock that goes on while the machine sleeps.
 #[must_use]
 pub fn now_ms() -> u64 {
+    now_ns() / 1_000_000
+}
+
+/// ns of the same.
+#[must_use]
+pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writable; the clock exists.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
-    u64::try_from(time.tv_sec).unwrap_or(0) * 1000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
 /// What a descriptor is ready for.

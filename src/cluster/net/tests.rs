@@ -106,13 +106,16 @@ fn until<T>(pair: &mut Pair, mut wanted: impl FnMut(&mut Net, bool, Heard) -> Op
 
 fn spans(memory: &[u8], piece: usize) -> Spans {
     // Tests keep the memory until the connection is closed or the value is complete.
-    Spans::new(memory.chunks(piece.max(1)).map(|part| Span::new(part.as_ptr() as usize, part.len())))
+    Spans::new(memory.chunks(piece.max(1)).map(|part| Span::of_test(part.as_ptr() as usize, part.len())))
 }
 
 fn fetched(bytes: usize) -> Frame {
     let bytes = bytes as u64;
     let metadata = Metadata::default();
-    Frame::answering(7, Fetched { status: NMC_OK, put: PutId(1), length: bytes, follows: bytes, retain: 0, metadata })
+    Frame::answering(
+        7,
+        Fetched { status: NMC_OK, put: PutId(1), length: bytes, follows: bytes, sum: None, retain: 0, metadata },
+    )
 }
 
 fn value(bytes: usize) -> Vec<u8> {
@@ -168,6 +171,32 @@ fn values_of_every_size(mut pair: Pair) {
 }
 
 #[test]
+fn what_comes_with_another_checksum_is_told_as_that() {
+    both_ways().iter().for_each(|limits| values_with_sums(pair(limits)));
+}
+
+fn values_with_sums(mut pair: Pair) {
+    for (bytes, piece, ticket) in [(1, 1, None), (5000, 99, None), (70_000, 4097, None), (3 << 20, 65_537, Some(5))] {
+        let (from, to) = (value(bytes), vec![0u8; bytes]);
+        for right in [true, false] {
+            let wanted = crate::base::crc::crc32c(&from) ^ u32::from(!right) << 7;
+            pair.near.send_value(pair.peer, &fetched(bytes), spans(&from, bytes), ticket).unwrap();
+            let told = until(&mut pair, |net, _, heard| match heard {
+                Heard::Frame(peer, _) => {
+                    assert!(net.take(peer, spans(&to, piece).wanting(Some(wanted)), 9));
+                    None
+                }
+                Heard::Sent(5) => None,
+                Heard::Taken(9) => Some(true),
+                Heard::Torn(9) => Some(false),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!((told, from == to), (right, true), "{bytes} bytes");
+        }
+    }
+}
+
+#[test]
 fn a_value_that_nobody_takes_is_passed_over_and_one_that_is_let_go_of_is_not_stored() {
     both_ways().iter().for_each(|limits| values_that_nobody_takes(pair(limits)));
 }
@@ -186,7 +215,7 @@ fn values_that_nobody_takes(mut pair: Pair) {
             if values == 2 {
                 // It is told where to go, and the first piece arrives; then it is let go of.
                 assert!(net.take(from, spans(&to, 1 << 16), 3));
-                net.let_go(from, 3);
+                net.abandon(from, 3);
                 stored = to.iter().filter(|byte| **byte != 0).count();
             }
             None

@@ -24,11 +24,24 @@ pub(super) fn gather(from: &[Span], stage: Span) -> Result<Span> {
     Ok(stage.up_to(at))
 }
 
+/// A part of what is in pieces: so many bytes from there on, as far as there are any.
+pub fn part(pieces: &[Span], offset: u64, length: u64) -> impl Iterator<Item = Span> {
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let (mut offset, mut left) = (size(offset), size(length));
+    let part = pieces.iter().map(move |piece| {
+        let before = offset.min(piece.len());
+        let found = piece.behind(before).up_to(left);
+        (offset, left) = (offset - before, left - found.len());
+        found
+    });
+    part.filter(|piece| !piece.is_empty())
+}
+
 /// Copies what is in one place to pieces of memory, as much as there is room for.
-pub fn scatter(mut from: Span, to: &[Span]) {
+pub fn scatter(mut from: Span, to: impl Iterator<Item = Span>) {
     for span in to {
         let part = from.up_to(span.len());
-        part.copy_to(span);
+        part.copy_to(&span);
         from = from.behind(part.len());
     }
 }
@@ -109,7 +122,7 @@ mod tests {
 
     #[test]
     fn bytes_go_to_the_first_places_that_were_named() {
-        let from = [Span::new(1000, 10), Span::new(2000, 0), Span::new(3000, 10)];
+        let from = [Span::of_test(1000, 10), Span::of_test(2000, 0), Span::of_test(3000, 10)];
         let regions = [region(1, 50_000, 100), region(2, 90_000, 100)];
         let into = [extent(2, 5, 6), extent(1, 0, 0), extent(1, 90, 10), extent(2, 50, 50)];
         let (pieces, medium) = pair(&from, &into, &regions).unwrap();
@@ -120,7 +133,7 @@ mod tests {
 
     #[test]
     fn what_lies_outside_of_what_was_told_is_refused() {
-        let from = [Span::new(1000, 10)];
+        let from = [Span::of_test(1000, 10)];
         let regions = [region(1, 50_000, 100), region(2, u64::MAX - 4, 100)];
         for bad in
             [extent(3, 0, 10), extent(1, 91, 10), extent(1, u64::MAX, 10), extent(1, 5, u64::MAX), extent(2, 8, 10)]
@@ -135,14 +148,27 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_what_is_in_pieces_is_where_its_bytes_are() {
+        let all = [Span::of_test(1000, 10), Span::of_test(2000, 0), Span::of_test(3000, 10)];
+        let of = |offset, length| part(&all, offset, length).map(|span| (span.first(), span.len())).collect::<Vec<_>>();
+        assert_eq!(of(0, 20), [(1000, 10), (3000, 10)]);
+        assert_eq!(of(8, 5), [(1008, 2), (3000, 3)]);
+        assert_eq!(of(10, 4), [(3000, 4)]);
+        assert_eq!(of(19, 5), [(3009, 1)]);
+        assert_eq!(of(20, 1), []);
+        assert_eq!(of(u64::MAX, u64::MAX), []);
+        assert_eq!(of(3, 0), []);
+    }
+
+    #[test]
     fn only_registered_memory_is_read() {
-        let own = [(Span::new(1000, 100), Medium::Host), (Span::new(5000, 100), Medium::Device(1))];
+        let own = [(Span::of_test(1000, 100), Medium::Host), (Span::of_test(5000, 100), Medium::Device(1))];
         let of = |pieces: &[Span]| medium(pieces, own.iter().copied()).ok();
-        assert_eq!(of(&[Span::new(1000, 100), Span::new(1099, 1)]), Some(Medium::Host));
-        assert_eq!(of(&[Span::new(5010, 9)]), Some(Medium::Device(1)));
-        assert_eq!(of(&[Span::new(1000, 101)]), None);
-        assert_eq!(of(&[Span::new(999, 1)]), None);
-        assert_eq!(of(&[Span::new(1000, 1), Span::new(5000, 1)]), None);
+        assert_eq!(of(&[Span::of_test(1000, 100), Span::of_test(1099, 1)]), Some(Medium::Host));
+        assert_eq!(of(&[Span::of_test(5010, 9)]), Some(Medium::Device(1)));
+        assert_eq!(of(&[Span::of_test(1000, 101)]), None);
+        assert_eq!(of(&[Span::of_test(999, 1)]), None);
+        assert_eq!(of(&[Span::of_test(1000, 1), Span::of_test(5000, 1)]), None);
         assert_eq!(of(&[]), None);
     }
 }

@@ -1,4 +1,5 @@
 //! Memory of the library for values whose callers have not registered theirs: they are copied from it or to it.
+#![allow(unsafe_code, reason = "its bytes are given away by address")]
 
 use crate::base::error::Result;
 use crate::base::memory;
@@ -24,7 +25,8 @@ impl Room {
     /// All of it.
     #[must_use]
     pub fn span(&self) -> Span {
-        Span::new(self.bytes.as_ptr() as usize, self.bytes.len())
+        // SAFETY: the room stays as long as the mover that uses it, and a piece belongs to one transfer until it is given back.
+        unsafe { Span::new(self.bytes.as_ptr() as usize, self.bytes.len()) }
     }
 
     /// So many bytes of it, and where in it they begin; nothing if there is no such piece.

@@ -32,7 +32,7 @@ impl Rig {
     }
 
     fn span(&self) -> Span {
-        Span::new(self.memory.as_ptr() as usize, self.memory.len())
+        Span::of_test(self.memory.as_ptr() as usize, self.memory.len())
     }
 
     fn said(&self) -> wire::Mover {
@@ -112,7 +112,7 @@ fn memory_that_is_registered_later_can_be_written_to() {
     let (Some(a), Some(b)) = (Rig::new(1 << 16, 7), Rig::new(1 << 16, 0)) else { return };
     assert!(a.meet(&b));
     let more = vec![0u8; 1 << 16];
-    b.mover.register(2, Span::new(more.as_ptr() as usize, more.len()), Medium::Host).unwrap();
+    b.mover.register(2, Span::of_test(more.as_ptr() as usize, more.len()), Medium::Host).unwrap();
     assert!(a.meet(&b));
     let into = vec![Extent { region: 2, offset: 0, length: 1 << 16 }];
     a.mover.write(Write { ticket: 9, from: vec![a.span()], stage: None, to: b.said().id, into });
@@ -169,7 +169,7 @@ fn memory_that_others_cannot_be_told_of_is_not_registered() {
     let mut running = Running::new(Arc::clone(&mover.shared), settings());
     running.agent = Some(Agent::fake(Card::MAX / 3 + 1));
     let memory = [0u8; 64];
-    let span = |n: usize| Span::new(memory.as_ptr() as usize + n, 1);
+    let span = |n: usize| Span::of_test(memory.as_ptr() as usize + n, 1);
     for number in 0..2 {
         running.register(number, span(number as usize), Medium::Host).unwrap();
     }
@@ -193,7 +193,7 @@ fn memory_that_others_cannot_be_told_of_is_not_registered() {
 fn what_nobody_waits_for_any_more_does_not_come_to_be_registered() {
     let (mover, _news) = without_thread();
     let memory = [0u8; 8];
-    let span = Span::new(memory.as_ptr() as usize, memory.len());
+    let span = Span::of_test(memory.as_ptr() as usize, memory.len());
     let waiting = |mover: &Mover| {
         let queue = mover.shared.queue.lock();
         let name = |command: &Command| match command {
@@ -229,7 +229,7 @@ fn bytes_move_from_and_to_memory_of_a_gpu() {
     let (Some(a), Some(b)) = (Rig::new(bytes, 7), Rig::new(bytes, 0)) else { return };
     let on_gpu = |rig: &Rig, seed| {
         let table = cuda::DeviceTable::new(&device, &numbers(seed)).unwrap();
-        let span = Span::new(usize::try_from(table.ptr()).unwrap(), bytes);
+        let span = Span::of_test(usize::try_from(table.ptr()).unwrap(), bytes);
         rig.mover.register(2, span, Medium::Device(u32::try_from(device.ordinal()).unwrap())).unwrap();
         (table, span)
     };

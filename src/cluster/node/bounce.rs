@@ -1,6 +1,7 @@
 //! Host memory in the place of a store's that the CPU does not reach. What others put comes here, and is copied to the device before it is
 //! published; what they read is copied from there before it leaves. The store does the copies. How much there is at a time is bounded; whoever
 //! would have more is told to come again.
+#![allow(unsafe_code, reason = "its bytes are given to those who move them, by address")]
 
 use super::storage::Plan;
 use crate::base::crc::crc32c;
@@ -39,7 +40,8 @@ impl Bounce {
     /// All of it, for those who move bytes.
     #[must_use]
     pub fn span(&self) -> Span {
-        Span::new(self.first, self.memory.len())
+        // SAFETY: it stays until its plan or its pin ends, which is when nobody moves bytes of it any more.
+        unsafe { Span::new(self.first, self.memory.len()) }
     }
 
     /// The same, for a store.
@@ -266,7 +268,16 @@ mod tests {
     fn open(node: &mut NodeStore, put: u64, name: &str, length: usize) -> Result<Plan> {
         let (key, metadata) = (key(name), Metadata::default());
         let (put, length) = (PutId::clustered(3, put), length as u64);
-        node.open(&Wanted { put, key: &key, length, segment: 0, retain: 0, metadata: &metadata, is_copy: false })
+        node.open(&Wanted {
+            put,
+            key: &key,
+            length,
+            segment: 0,
+            exact: true,
+            retain: 0,
+            metadata: &metadata,
+            is_copy: false,
+        })
     }
 
     /// What others send.

@@ -4,6 +4,7 @@
 
 use super::storage::{Plan, Wanted};
 use super::{Action, Agent, Standing, Storage};
+use crate::base::queue::Queue;
 use crate::base::status::{NMC_ERR_STALE, NMC_OK, nmc_status_t};
 use crate::cluster::types::{Media, Millis, ObjectKey};
 use crate::cluster::wire::{Announce, Metadata, Replica};
@@ -38,7 +39,7 @@ enum State {
 
 impl<S: Storage> Agent<S> {
     /// Begins a copy: a copy says what the original does, which its owner is asked for. It is no loss if none comes of it.
-    pub(super) fn keep(&mut self, key: ObjectKey, from: Replica, to: &mut Vec<Action>) {
+    pub(super) fn keep(&mut self, key: ObjectKey, from: Replica, to: &mut Queue<Action>) {
         if self.standing == Standing::In && self.copies.len() < MAX_COPIES {
             to.push(Action::Describe(key, from));
         }
@@ -52,7 +53,7 @@ impl<S: Storage> Agent<S> {
         metadata: &Metadata,
         retain: u32,
         now: Millis,
-        to: &mut Vec<Action>,
+        to: &mut Queue<Action>,
     ) {
         if self.standing != Standing::In || self.copies.len() >= MAX_COPIES {
             return;
@@ -60,8 +61,8 @@ impl<S: Storage> Agent<S> {
         // Not where nothing new is to be.
         let mut open = self.config.segments.iter().filter(|s| s.media != Media::Ssd && !self.is_closed(s.number));
         let Some(segment) = open.next().map(|segment| segment.number) else { return };
-        let (put, length, inner, is_copy) = (from.put, from.length, key.inner(from.put), true);
-        let wanted = Wanted { put, key: &inner, length, segment, retain, metadata, is_copy };
+        let (put, length, inner) = (from.put, from.length, key.inner(from.put));
+        let wanted = Wanted { put, key: &inner, length, segment, exact: false, retain, metadata, is_copy: true };
         let Ok(plan) = self.storage.open(&wanted) else { return };
         let ticket = self.next_ticket;
         self.next_ticket += 1;

@@ -5,13 +5,14 @@ use super::storage::Offer;
 use super::stream::Stream;
 use super::{Action, Agent, Standing, Storage};
 use crate::base::log;
+use crate::base::queue::Queue;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_STALE, NMC_OK, nmc_status_t};
 use crate::cluster::told::Told;
 use crate::cluster::types::{Millis, NO_INDEX, Position, Term, stubs_of};
 use crate::cluster::wire::{Ack, Dropped, Drops, Frame, Join, Leave, Message, Ping, STREAM_SHIFT, Welcome};
 
 impl<S: Storage> Agent<S> {
-    pub(super) fn master(&mut self, from: usize, frame: Frame, now: Millis, to: &mut Vec<Action>) {
+    pub(super) fn master(&mut self, from: usize, frame: Frame, now: Millis, to: &mut Queue<Action>) {
         match frame.message {
             Message::Redirect(redirect) if from == self.leaders.current() => {
                 self.leaders.redirected(redirect.term, &redirect.leader);
@@ -54,7 +55,7 @@ impl<S: Storage> Agent<S> {
         (self.standing, self.out_since, self.asked_since) = (Standing::Out(asked), now, now);
     }
 
-    fn welcome(&mut self, from: usize, welcome: &Welcome, now: Millis, to: &mut Vec<Action>) {
+    fn welcome(&mut self, from: usize, welcome: &Welcome, now: Millis, to: &mut Queue<Action>) {
         if welcome.incarnation != self.config.incarnation || !self.leaders.heard(from, welcome.term) {
             return;
         }
@@ -106,7 +107,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// The node ends: nothing that comes from now on changes anything.
-    pub(super) fn end(&mut self, to: &mut Vec<Action>) {
+    pub(super) fn end(&mut self, to: &mut Queue<Action>) {
         (self.standing, self.answered, self.fence_ms) = (Standing::Left, 0, 0);
         // The program's store is its own again.
         self.close(&[]);
@@ -117,13 +118,13 @@ impl<S: Storage> Agent<S> {
         self.end_syncs(NMC_ERR_CANCELLED, to);
     }
 
-    fn end_syncs(&mut self, status: nmc_status_t, to: &mut Vec<Action>) {
+    fn end_syncs(&mut self, status: nmc_status_t, to: &mut Queue<Action>) {
         to.extend(self.waiting.drain(..).map(|(ticket, ..)| Action::Synced(ticket, status)));
     }
 
     /// The store has another tier, and the node begins anew with it, in this life. For others the former life has ended: what it had is told
     /// again, under names of this one.
-    pub fn begin_anew(&mut self, incarnation: u64, offer: Offer, now: Millis, to: &mut Vec<Action>) {
+    pub fn begin_anew(&mut self, incarnation: u64, offer: Offer, now: Millis, to: &mut Queue<Action>) {
         if self.standing == Standing::Left {
             return;
         }
@@ -143,7 +144,7 @@ impl<S: Storage> Agent<S> {
 
     /// Whether the store has nothing, not even a value without bytes.
     fn is_empty(&mut self) -> bool {
-        let mut next = Some(0).filter(|_| self.storage.used().iter().all(|bytes| *bytes == 0));
+        let mut next = Some(0).filter(|_| !self.storage.has_bytes());
         let is_empty = next.is_some();
         while let Some(from) = next {
             match self.storage.part(from, 1) {
@@ -240,7 +241,7 @@ impl<S: Storage> Agent<S> {
         }
     }
 
-    fn acknowledged(&mut self, ack: Ack, now: Millis, to: &mut Vec<Action>) {
+    fn acknowledged(&mut self, ack: Ack, now: Millis, to: &mut Queue<Action>) {
         self.heard = now;
         if matches!(self.standing, Standing::Out(_) | Standing::Left) {
             return;
@@ -300,7 +301,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// Says what is due to the leader, or looks for one.
-    pub(super) fn speak(&mut self, now: Millis, to: &mut Vec<Action>) {
+    pub(super) fn speak(&mut self, now: Millis, to: &mut Queue<Action>) {
         if now >= self.heard + self.config.master_ms {
             self.leaders.unanswered();
             (self.heard, self.asked_since) = (now, now);

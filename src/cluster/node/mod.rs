@@ -26,6 +26,8 @@ use super::told::Told;
 use super::types::{Millis, NodeId, Peer, Position, PutId, Term};
 use super::wire::{Extent, Frame, Message, Metadata, Replica, SegmentInfo};
 use crate::base::error::Result;
+use crate::base::memory;
+use crate::base::queue::Queue;
 use crate::base::status::{NMC_ERR_STALE, nmc_status_t};
 use crate::cluster::types::ObjectKey;
 use copies::Copy;
@@ -330,13 +332,13 @@ impl<S: Storage> Agent<S> {
     }
 
     /// What happened at `now`; what is to be done is added to `to`.
-    pub fn on(&mut self, event: Event, now: Millis, to: &mut Vec<Action>) {
+    pub fn on(&mut self, event: Event, now: Millis, to: &mut Queue<Action>) {
         self.hear(event, now, to);
         self.go_on(now, to);
     }
 
     /// The same for one of several events that came at once: what is due is done with the last of them.
-    pub fn hear(&mut self, event: Event, now: Millis, to: &mut Vec<Action>) {
+    pub fn hear(&mut self, event: Event, now: Millis, to: &mut Queue<Action>) {
         if self.standing == Standing::Left {
             return;
         }
@@ -355,10 +357,15 @@ impl<S: Storage> Agent<S> {
             Event::Sync(ticket, patience) => {
                 // The answer to a ping tells what is known.
                 self.pinged = 0;
-                match self.must_drop_all {
-                    true => to.push(Action::Synced(ticket, NMC_ERR_STALE)),
-                    false => self.waiting.push((ticket, self.storage.notice().ok(), now.saturating_add(patience))),
-                }
+                let until = now.saturating_add(patience);
+                let status = match self.must_drop_all {
+                    true => NMC_ERR_STALE,
+                    false => match memory::reserve(&mut self.waiting, 1) {
+                        Ok(()) => return self.waiting.push((ticket, self.storage.notice().ok(), until)),
+                        Err(error) => error.status,
+                    },
+                };
+                to.push(Action::Synced(ticket, status));
             }
             Event::Expire(key, put, after_ms) => {
                 self.was_read(key, put, after_ms, now, to);
@@ -367,7 +374,7 @@ impl<S: Storage> Agent<S> {
         }
     }
 
-    fn message(&mut self, from: Peer, frame: Frame, now: Millis, to: &mut Vec<Action>) {
+    fn message(&mut self, from: Peer, frame: Frame, now: Millis, to: &mut Queue<Action>) {
         let (request, time_left) = (frame.request, Millis::from(frame.time_left_ms));
         let done = match frame.message {
             Message::Put(put) => self.put(from, request, time_left, put, now, to),
@@ -388,7 +395,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// What is due: joining, pings, reports, and everything that has waited too long.
-    fn go_on(&mut self, now: Millis, to: &mut Vec<Action>) {
+    fn go_on(&mut self, now: Millis, to: &mut Queue<Action>) {
         if self.standing == Standing::Left {
             return;
         }
@@ -413,7 +420,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// Sends the reports that are due.
-    fn report(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+    fn report(&mut self, now: Millis, to: &mut Queue<Action>) -> Result<()> {
         let Self { stream, storage, config, .. } = self;
         let (term, node, incarnation, master) = (self.term, self.id, config.incarnation, self.leaders.current());
         let all = self.standing == Standing::In;

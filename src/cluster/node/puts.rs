@@ -6,6 +6,7 @@ use super::storage::{Plan, Wanted};
 use super::{Action, Agent, Standing, Storage};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
+use crate::base::queue::Queue;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_CUDA, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_STALE,
     NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_NOT_READY, NMC_OK, nmc_status_t,
@@ -129,6 +130,7 @@ impl<S: Storage> Agent<S> {
             key: &put.key.inner(put.put),
             length: put.length,
             segment: put.segment,
+            exact: put.exact,
             retain: put.retain,
             metadata: &put.metadata,
             is_copy: false,
@@ -149,7 +151,7 @@ impl<S: Storage> Agent<S> {
         time_left: Millis,
         put: Put,
         now: Millis,
-        to: &mut Vec<Action>,
+        to: &mut Queue<Action>,
     ) -> Result<()> {
         if let Some(Taken { state: State::Receiving(peer, number), .. }) = self.taken.get(&put.put)
             && (*peer, *number) == (from, request)
@@ -177,7 +179,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// The bytes of a put are there, or will never be.
-    pub(super) fn received(&mut self, put: PutId, whole: bool, now: Millis, to: &mut Vec<Action>) {
+    pub(super) fn received(&mut self, put: PutId, whole: bool, now: Millis, to: &mut Queue<Action>) {
         let Some(taken) = self.taken.get(&put) else { return };
         match taken.state {
             State::Receiving(from, request) if whole && taken.hold => {
@@ -201,7 +203,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// Publishes a put whose bytes are all there, and answers; later, if it is to be on disk first.
-    fn publish(&mut self, put: PutId, asked: Asked, now: Millis, to: &mut Vec<Action>) {
+    fn publish(&mut self, put: PutId, asked: Asked, now: Millis, to: &mut Queue<Action>) {
         let Some(taken) = self.taken.remove(&put) else { return };
         let plan = taken.plan;
         let revoked = self.revoked.contains(put);
@@ -224,7 +226,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// A put is done.
-    fn done(&mut self, put: PutId, plan: Plan, fact: u64, asked: Asked, now: Millis, to: &mut Vec<Action>) {
+    fn done(&mut self, put: PutId, plan: Plan, fact: u64, asked: Asked, now: Millis, to: &mut Queue<Action>) {
         let done = Done { name: self.name_of(plan), fact };
         let sum = match asked {
             Asked::Leader(sum) => Some(sum),
@@ -239,7 +241,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// Says what came of a put.
-    fn answer(&self, asked: Asked, put: PutId, done: Result<Done>, to: &mut Vec<Action>) {
+    fn answer(&self, asked: Asked, put: PutId, done: Result<Done>, to: &mut Queue<Action>) {
         match asked {
             Asked::Client(from, request) => to.push(answer(from, request, done)),
             Asked::Leader(_) => {
@@ -252,7 +254,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// The leader says what the checksum of a put is, which is published if that is so.
-    pub(super) fn verify(&mut self, verify: &Verify, now: Millis, to: &mut Vec<Action>) {
+    pub(super) fn verify(&mut self, verify: &Verify, now: Millis, to: &mut Queue<Action>) {
         let put = verify.put;
         let asked = Asked::Leader(verify.crc);
         let other = || Error::new(NMC_ERR_CORRUPT, "the checksum of the value is another");
@@ -284,7 +286,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// Looks whether puts that are to be on disk are.
-    pub(super) fn answer_stored(&mut self, now: Millis, to: &mut Vec<Action>) {
+    pub(super) fn answer_stored(&mut self, now: Millis, to: &mut Queue<Action>) {
         let Self { taken, storage, .. } = self;
         let mut over = Vec::new();
         for (put, taken) in taken.iter() {
@@ -315,7 +317,7 @@ impl<S: Storage> Agent<S> {
         time_left: Millis,
         reserve: &Reserve,
         now: Millis,
-        to: &mut Vec<Action>,
+        to: &mut Queue<Action>,
     ) -> Result<()> {
         let put = &reserve.put;
         let again = self.taken.get(&put.put).and_then(|taken| match taken.state {
@@ -370,7 +372,7 @@ impl<S: Storage> Agent<S> {
         request: u64,
         put: PutId,
         now: Millis,
-        to: &mut Vec<Action>,
+        to: &mut Queue<Action>,
     ) -> Result<()> {
         let done = match (self.remembered.done.get(&put), self.taken.get(&put).map(|taken| &taken.state)) {
             (Some((done, _)), _) => Ok(done.clone()),
@@ -392,7 +394,7 @@ impl<S: Storage> Agent<S> {
         request: u64,
         stopped: &Stopped,
         now: Millis,
-        to: &mut Vec<Action>,
+        to: &mut Queue<Action>,
     ) -> Result<()> {
         let Self { taken, storage, .. } = self;
         let mut is_over = !self.remembered.done.contains_key(&stopped.put);
@@ -416,18 +418,18 @@ impl<S: Storage> Agent<S> {
     }
 
     /// Gives up puts that are late, and forgets those that were done long ago.
-    pub(super) fn end_late_puts(&mut self, now: Millis, to: &mut Vec<Action>) {
+    pub(super) fn end_late_puts(&mut self, now: Millis, to: &mut Queue<Action>) {
         self.remembered.forget(now);
         self.give_up(|taken| now >= taken.until, now, to);
     }
 
     /// Gives up every put that is not done.
-    pub(super) fn give_up_taken(&mut self, to: &mut Vec<Action>) {
+    pub(super) fn give_up_taken(&mut self, to: &mut Queue<Action>) {
         let now = self.heard;
         self.give_up(|_| true, now, to);
     }
 
-    fn give_up(&mut self, which: impl Fn(&Taken) -> bool, now: Millis, to: &mut Vec<Action>) {
+    fn give_up(&mut self, which: impl Fn(&Taken) -> bool, now: Millis, to: &mut Queue<Action>) {
         let Self { taken, storage, .. } = self;
         taken.retain(|_, taken| match taken.state {
             State::Held if which(taken) => {
@@ -460,7 +462,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// Renews the mover if too much has been in doubt for too long.
-    pub(super) fn renew_if_needed(&mut self, now: Millis, to: &mut Vec<Action>) {
+    pub(super) fn renew_if_needed(&mut self, now: Millis, to: &mut Queue<Action>) {
         let (mut bytes, mut oldest) = (0u64, now);
         for taken in self.taken.values() {
             if let State::Doubtful(n, since) = taken.state {
@@ -479,13 +481,13 @@ impl<S: Storage> Agent<S> {
 
     /// Renews the mover, whatever there is.
     #[cfg(test)]
-    pub(super) fn renew_now(&mut self, to: &mut Vec<Action>) {
+    pub(super) fn renew_now(&mut self, to: &mut Queue<Action>) {
         (self.mover, self.renewing) = (self.mover + 1, true);
         to.push(Action::Renew(self.mover));
     }
 
     /// What was begun before the mover was renewed has ended.
-    pub(super) fn renewed(&mut self, number: u64, to: &mut Vec<Action>) {
+    pub(super) fn renewed(&mut self, number: u64, to: &mut Queue<Action>) {
         if !self.renewing || number != self.mover {
             return;
         }

@@ -1,22 +1,25 @@
 //! The node's store behind its agent: [`Storage`] over [`Store`], by a client of its own. Where the bytes of a plan or of a held value
-//! are in this process is said here too, so that the loop around the agent receives and sends them in place; where the heaps are a device's, in host
+//! are in this process is said by `places`, so that the loop around the agent receives and sends them in place; where the heaps are a device's, in host
 //! memory that stands in for them. Used by one thread.
 //!
 //! A segment is a rank of the store's world, with its number; the one behind them is the tier, if there is one. What a drop could not do is not forgotten: the position in the drop
 //! log is not kept then, so that the entries come again.
 
+mod places;
+
 use super::bounce::{self, Bounce, Bounces, For};
 use super::promoter::Promoter;
-use super::storage::{Hold, Memory, Offer, Part, Pinned, Plan, Storage, Tail, Wake, Wanted};
+use super::storage::{Hold, Memory as _, Part, Pinned, Plan, Storage, Tail, Wanted};
+use crate::base::crc::Combine;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_NOT_READY,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_PEER_LOST, NMC_ERR_STALE,
+    NMC_ERR_UNAVAILABLE, NMC_NOT_READY,
 };
-use crate::cluster::net::{ByNumber, Span, Spans};
+use crate::cluster::net::ByNumber;
 use crate::cluster::types::{Media, ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, Region, Retired, SegmentInfo};
-use crate::cuda;
 use crate::layout::store::{self as layout, MAX_NAMESPACES, ON_DISK};
 use crate::mem::HeapKind;
 use crate::store::Store;
@@ -26,6 +29,7 @@ use crate::store::facts::{self, Described};
 use crate::store::master::{Keep, Opened};
 use crate::store::read::{Extents, Location, Look, Pin};
 use crate::store::write::PutOptions;
+use places::landed;
 use std::time::{Duration, Instant};
 
 /// Headers that one part of a snapshot looks at, at most.
@@ -63,11 +67,6 @@ fn soon(error: Error) -> Error {
     Error { status, ..error }
 }
 
-/// The bytes of a plan are on the device already.
-fn landed() -> Error {
-    Error::new(NMC_ERR_STALE, "the plan is being published")
-}
-
 /// See the module.
 pub struct NodeStore {
     /// Ends before the store does.
@@ -80,8 +79,12 @@ pub struct NodeStore {
     for_disk: ByNumber<Plan, Option<Writing>>,
     pins: ByNumber<u64, Pin>,
     next_pin: u64,
+    /// Makes the checksum of a value of those of its pages, where there are some.
+    sums: Vec<Combine>,
     /// Stand in for the heaps, if the CPU does not reach those.
     pub(super) bounces: Option<Bounces>,
+    /// Plans on a GPU whose bytes others write there, and which.
+    written_by_others: ByNumber<Plan, u32>,
     /// The disk that the store had when it was said what there is.
     disk: Known,
     /// Memory that others write to, as they were told of it.
@@ -112,9 +115,9 @@ struct Known {
 
 impl Known {
     /// In this order: if the disk comes or goes meanwhile that is found out.
-    fn of(store: &Store) -> Result<Self> {
+    fn of(store: &Store, limit: Duration) -> Result<Self> {
         let (changes, name) = (store.disk_changes(), store.disk_id());
-        Ok(Self { changes, name, slots: store.adopt_disk()? })
+        Ok(Self { changes, name, slots: store.adopt_disk(limit)? })
     }
 }
 
@@ -132,15 +135,33 @@ impl NodeStore {
 
     /// The same, if the store's master answers in this time.
     pub fn within(program: &Store, limit: Duration) -> Result<Self> {
+        let begun = Instant::now();
         let store = program.for_agent(limit)?;
         let spaces = memory::vec_with(MAX_NAMESPACES, |_| None)?;
-        let disk = Known::of(&store)?;
+        let disk = Known::of(&store, limit.saturating_sub(begun.elapsed()))?;
         let (plans, for_disk, pins) = (ByNumber::default(), ByNumber::default(), ByNumber::default());
         let (next_pin, regions, trouble, looked) = (1, Vec::new(), None, None);
+        let params = store.client().params();
+        let sums = memory::vec_with((params.checksums != 0).into(), |_| Combine::new(params.page_bytes.into()))?;
         let promoter = Promoter::default();
         let on_host = store.client().member().heap_kind() == HeapKind::Host;
         let bounces = (!on_host).then(|| Bounces::new(bounce::MOST));
-        Ok(Self { promoter, store, spaces, plans, for_disk, pins, next_pin, bounces, disk, regions, trouble, looked })
+        Ok(Self {
+            promoter,
+            store,
+            spaces,
+            plans,
+            for_disk,
+            pins,
+            next_pin,
+            sums,
+            bounces,
+            written_by_others: ByNumber::default(),
+            disk,
+            regions,
+            trouble,
+            looked,
+        })
     }
 
     /// Whatever the heaps are, they count as a device's: bytes go by way of host memory, and so many at a time.
@@ -191,47 +212,24 @@ impl NodeStore {
     pub fn segments(&self, name: impl Fn(u32) -> String) -> Result<Vec<SegmentInfo>> {
         let params = self.store.client().params();
         let media = if self.bounces.is_none() { Media::Ram } else { Media::Vram };
-        let ranks =
-            (0..params.world_size).map(|number| (number, media, self.store.heap_usage(number).0, params.heap_bytes));
+        let ranks = (0..params.world_size).map(|number| (number, media, self.usage(number), params.heap_bytes));
+        let ranks = ranks.map(|(number, media, used, all)| (number, media, used, all, self.near(number)));
         let tier = self.store.disk_usage().filter(|_| self.slots() > 0);
-        let tier = tier.map(|(used, all)| (self.tier_segment(), Media::Ssd, used, all));
-        memory::collect(ranks.chain(tier).map(|(number, media, used, capacity)| SegmentInfo {
+        let tier = tier.map(|(used, all)| (self.tier_segment(), Media::Ssd, used, all, None));
+        memory::collect(ranks.chain(tier).map(|(number, media, used, capacity, near)| SegmentInfo {
             number,
             name: name(number),
             media,
             capacity,
             used,
-            near: -1,
+            near: near.and_then(|near| i32::try_from(near).ok()).unwrap_or(-1),
         }))
     }
 
-    /// The heap of a rank, in this process.
-    fn region(&self, rank: u32) -> Result<Region> {
-        let params = self.store.client().params();
-        let base = self.store.base(rank)? + params.heap_offset;
-        let device = match self.store.client().member().heap_kind() {
-            HeapKind::Host => None,
-            _ => cuda::owner(base)?.device(),
-        };
-        Ok(Region { number: rank, base, length: params.heap_bytes, device })
-    }
-
-    /// Where bytes of the store are in this process, in order. Of those on a device that is where the device has them.
-    fn mapped(&self, extents: Extents) -> Result<Vec<Span>> {
-        let addresses = self.store.addresses(extents)?;
-        let size = |n: u64| usize::try_from(n).unwrap_or(0);
-        memory::collect(addresses.map(|(address, _, bytes)| Span::new(size(address), size(bytes))))
-    }
-
-    /// The bytes of a plan go to the device, once: when it is published its pages may be another's at any time.
-    pub(super) fn land(&mut self, plan: Plan, opened: &Opened) -> Result<()> {
-        if let Some(bounces) = &mut self.bounces
-            && let Some(bounce) = bounces.plans.get(plan)
-        {
-            self.store.write_plan(opened, &Pieces::Slices(&[bounce.slice()]))?;
-            bounces.plans.end(plan);
-        }
-        Ok(())
+    /// Bytes in use of a rank's heap, as others are to see it: all of them if nothing can lie there.
+    fn usage(&self, rank: u32) -> u64 {
+        let all = self.store.client().params().heap_bytes;
+        if self.store.client().may_store_on(rank) { self.store.heap_usage(rank).0 } else { all }
     }
 
     /// What was just published is held, and the tier hears of it.
@@ -371,69 +369,16 @@ impl NodeStore {
     }
 }
 
-impl Memory for NodeStore {
-    fn wake_with(&mut self, wake: Wake) {
-        self.promoter.wake_with(wake);
-    }
-
-    fn plan_spans(&self, plan: Plan) -> Result<Vec<Span>> {
-        let opened = self.opened(plan)?;
-        match &self.bounces {
-            None => self.mapped(self.store.plan_extents(opened)?),
-            Some(bounces) => memory::collect([bounces.plans.get(plan).ok_or_else(landed)?.span()]),
-        }
-    }
-
-    fn pin_spans(&self, pin: u64, offset: u64, bytes: u64) -> Result<Spans> {
-        match &self.bounces {
-            None => self.far_spans(pin, offset, bytes),
-            Some(_) if bytes == 0 => Ok(Spans::new([])),
-            Some(bounces) => {
-                let part = bounces.pins.get(pin).and_then(|bounce| bounce.part(offset, bytes));
-                let missing = || Error::new(NMC_ERR_STALE, "the bytes were not brought from the device");
-                part.map(|part| Spans::new([part])).ok_or_else(missing)
-            }
-        }
-    }
-
-    fn far_spans(&self, pin: u64, offset: u64, bytes: u64) -> Result<Spans> {
-        let held = *self.pins.get(&pin).ok_or_else(|| unheld(pin))?;
-        Ok(Spans::new(self.mapped(self.store.view_extents(held)?)?).behind(offset).up_to(bytes))
-    }
-
-    fn regions(&mut self) -> Result<Vec<Region>> {
-        // Nobody may have taken a rank yet, or its memory is another one by now.
-        self.regions = memory::collect((0..self.tier_segment()).filter_map(|rank| self.region(rank).ok()))?;
-        memory::copy(&self.regions)
-    }
-
-    fn has_changed(&self) -> bool {
-        self.store.disk_changes() != self.disk.changes
-    }
-
-    fn offer(&mut self, node: &str) -> Result<Offer> {
-        if self.has_changed() {
-            self.disk = Known::of(&self.store)?;
-        }
-        let ranks = self.tier_segment();
-        let segments = self.segments(|number| match number {
-            number if number == ranks => format!("{node}/ssd"),
-            0 if ranks == 1 => node.into(),
-            number => format!("{node}/{number}"),
-        })?;
-        Ok(Offer { store: self.store.store_id() ^ self.disk.name, slots: self.slots(), segments })
-    }
-}
-
 impl Storage for NodeStore {
     fn open(&mut self, wanted: &Wanted<'_>) -> Result<Plan> {
-        let Wanted { put, key, length, segment, retain, metadata, is_copy } = *wanted;
+        let Wanted { put, key, length, segment, exact, retain, metadata, is_copy } = *wanted;
         memory::reserve_map(&mut self.plans, 1)?;
         let keep = keep_of(retain)?;
         let on_disk = segment == self.tier_segment() && self.slots() > 0;
         let rank = Some(segment).filter(|_| !on_disk);
         let for_disk = on_disk || !is_copy && self.slots() > 0 && self.store.writes_through()?;
-        let options = PutOptions { rank, keep, metadata: &metadata.0, ..PutOptions::DEFAULT };
+        let options =
+            PutOptions { rank, any_rank: !exact || on_disk, keep, metadata: &metadata.0, ..PutOptions::DEFAULT };
         memory::reserve_map(&mut self.for_disk, 1)?;
         // Before there is a plan: others may have to go for that. What has no room in any case is the store's to refuse.
         let fits = length <= self.store.client().params().heap_bytes;
@@ -441,7 +386,12 @@ impl Storage for NodeStore {
         let wanted = if is_copy { For::Copy } else { For::Caller };
         let bounce = bounces.map(|bounces| bounces.plans.make(0, length, wanted)).transpose().map_err(soon)?;
         let space = self.make_space(key.space())?;
-        let (opened, _) = space.store.open_clustered(put.0, key.key(), length, &options)?;
+        let opened = space.store.open_clustered(put.0, key.key(), length, &options);
+        let (opened, _) = opened.map_err(|error| match error.status {
+            // Of a rank that nobody has taken, or that lends its memory: others have room.
+            NMC_ERR_PEER_LOST => Error::new(NMC_ERR_NO_SPACE, error.message),
+            _ => error,
+        })?;
         let plan = Plan { index: opened.index, epoch: opened.epoch };
         self.plans.insert(plan, opened);
         if let (Some(bounces), Some(bounce)) = (&mut self.bounces, bounce) {
@@ -459,6 +409,9 @@ impl Storage for NodeStore {
         if known.is_none() || known.cloned() != self.region(owner_rank).ok() {
             crate::bail!(NMC_ERR_UNSUPPORTED, "others do not know the memory of rank {owner_rank}");
         }
+        let device = known.and_then(|region| region.device);
+        memory::reserve_map(&mut self.written_by_others, 1)?;
+        self.written_by_others.extend(device.map(|device| (plan, device)));
         if let Some(bounces) = &mut self.bounces {
             bounces.plans.end(plan);
         }
@@ -516,6 +469,7 @@ impl Storage for NodeStore {
         if let Some(bounces) = &mut self.bounces {
             bounces.plans.end(plan);
         }
+        self.written_by_others.remove(&plan);
         if let Some(writing) = self.end_writing(plan) {
             let _ = self.store.give_up(&writing.opened);
         }
@@ -582,6 +536,19 @@ impl Storage for NodeStore {
         self.store.read_view(held, offset, &Pieces::Slices(&[bounce.slice()]))?;
         bounces.pins.keep(pin, bounce);
         Ok(())
+    }
+
+    fn sum(&mut self, pin: u64) -> Result<Option<u32>> {
+        let Some(pages) = self.sums.first() else { return Ok(None) };
+        self.store.sealed_sum(*self.pins.get(&pin).ok_or_else(|| unheld(pin))?, pages)
+    }
+
+    fn verify(&mut self, pin: u64, offset: u64, bytes: u64) -> Result<()> {
+        if self.sums.is_empty() {
+            return Ok(());
+        }
+        let held = *self.pins.get(&pin).ok_or_else(|| unheld(pin))?;
+        self.store.verify_part(held, offset..offset.saturating_add(bytes)).map(drop)
     }
 
     fn unpin(&mut self, pin: u64) {
@@ -709,9 +676,14 @@ impl Storage for NodeStore {
     }
 
     fn used(&self) -> Vec<u64> {
-        let ranks = (0..self.tier_segment()).map(|rank| self.store.heap_usage(rank).0);
+        let ranks = (0..self.tier_segment()).map(|rank| self.usage(rank));
         let tier = self.store.disk_usage().filter(|_| self.slots() > 0);
         ranks.chain(tier.map(|(used, _)| used)).collect()
+    }
+
+    fn has_bytes(&self) -> bool {
+        let on_disk = self.store.disk_usage().filter(|_| self.slots() > 0).is_some_and(|(used, _)| used > 0);
+        on_disk || (0..self.tier_segment()).any(|rank| self.store.heap_usage(rank).0 > 0)
     }
 
     fn close(&mut self, segment: u32, closed: bool) -> Result<()> {

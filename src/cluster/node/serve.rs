@@ -4,11 +4,12 @@
 use super::storage::{Hold, Pinned, Plan};
 use super::{Action, Agent, Storage};
 use crate::base::error::Result;
-use crate::base::memory;
+use crate::base::queue::Queue;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CUDA, NMC_ERR_NOT_FOUND, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
-    NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_CUDA, NMC_ERR_NOT_FOUND, NMC_ERR_PROTOCOL, NMC_ERR_TIMEOUT,
+    NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
+use crate::base::{log, memory};
 use crate::cluster::types::{Millis, ObjectKey, Peer, PutId};
 use crate::cluster::wire::{Answer, CancelFetch, Expire, Fetch, Fetched, Frame, Metadata};
 
@@ -57,7 +58,7 @@ impl Serving {
 }
 
 fn refused(status: nmc_status_t) -> Fetched {
-    Fetched { status, put: PutId(0), length: 0, follows: 0, retain: 0, metadata: Metadata::default() }
+    Fetched { status, put: PutId(0), length: 0, follows: 0, sum: None, retain: 0, metadata: Metadata::default() }
 }
 
 /// The answer if a value cannot be held: nothing of it is under way.
@@ -73,7 +74,7 @@ impl<S: Storage> Agent<S> {
         time_left: Millis,
         fetch: Fetch,
         now: Millis,
-        to: &mut Vec<Action>,
+        to: &mut Queue<Action>,
     ) -> Result<()> {
         let reply = |fetched| Action::Send(from, Frame::answering(request, fetched));
         let serving = self.serving.values().map(|serving| (serving.to, serving.request));
@@ -121,7 +122,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// What has come from the disk is served, like what is in memory.
-    pub(super) fn serve_come(&mut self, now: Millis, to: &mut Vec<Action>) {
+    pub(super) fn serve_come(&mut self, now: Millis, to: &mut Queue<Action>) {
         let mut at = 0;
         while let Some(coming) = self.coming.get(at) {
             let number = coming.number;
@@ -158,7 +159,7 @@ impl<S: Storage> Agent<S> {
         coming.extract_if(.., |coming| coming.to == peer).for_each(|coming| storage.forget(coming.number));
     }
 
-    fn serve(&mut self, from: Peer, request: u64, fetch: Fetch, pinned: Pinned, now: Millis, to: &mut Vec<Action>) {
+    fn serve(&mut self, from: Peer, request: u64, fetch: Fetch, pinned: Pinned, now: Millis, to: &mut Queue<Action>) {
         let reply = |fetched| Action::Send(from, Frame::answering(request, fetched));
         if fetch.put != PutId(0) && fetch.put != pinned.put {
             // The key has another value by now, which nobody has asked for.
@@ -171,15 +172,22 @@ impl<S: Storage> Agent<S> {
         }
         let bytes = fetch.length.min(pinned.length - fetch.offset);
         let pushed = !fetch.into.is_empty();
-        if !pushed && let Err(error) = self.storage.ready(pinned.pin, fetch.offset, bytes) {
-            self.storage.unpin(pinned.pin);
-            return to.push(reply(unheld(error.status)));
-        }
+        let sum = match self.prepare(&pinned, &fetch, bytes) {
+            Ok(sum) => sum,
+            Err(error) => {
+                self.storage.unpin(pinned.pin);
+                if error.status == NMC_ERR_CORRUPT {
+                    log::emit(log::WARN, || format!("cluster: {:?} is damaged: {}", fetch.key, error.message));
+                }
+                return to.push(reply(unheld(error.status)));
+            }
+        };
         let fetched = Fetched {
             status: NMC_OK,
             put: pinned.put,
             length: pinned.length,
             follows: if pushed { 0 } else { bytes },
+            sum,
             retain: pinned.retain,
             metadata: pinned.metadata,
         };
@@ -197,6 +205,22 @@ impl<S: Storage> Agent<S> {
         });
     }
 
+    /// So many bytes of what is held are about to leave. Gives the checksum of all of it, by which whoever asked sees whether they are right; of a part nobody
+    /// else can see that.
+    fn prepare(&mut self, pinned: &Pinned, fetch: &Fetch, bytes: u64) -> Result<Option<u32>> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let whole = bytes == pinned.length;
+        if fetch.verify || !whole {
+            self.storage.verify(pinned.pin, fetch.offset, bytes)?;
+        }
+        if fetch.into.is_empty() {
+            self.storage.ready(pinned.pin, fetch.offset, bytes)?;
+        }
+        if whole { self.storage.sum(pinned.pin) } else { Ok(None) }
+    }
+
     /// Whether a request to write is newer than all that its peer made or cancelled: one that comes late, or again, would write
     /// to memory that is somebody else's by now.
     fn is_next_push(&mut self, from: Peer, request: u64) -> bool {
@@ -211,16 +235,16 @@ impl<S: Storage> Agent<S> {
     }
 
     /// The last byte of a value has left, and arrived if it was pushed; or no more will leave.
-    pub(super) fn sent(&mut self, pin: u64, whole: bool, now: Millis, to: &mut Vec<Action>) {
+    pub(super) fn sent(&mut self, pin: u64, whole: bool, now: Millis, to: &mut Queue<Action>) {
         self.served(pin, if whole { NMC_OK } else { NMC_ERR_TIMEOUT }, now, to);
     }
 
     /// Not a byte of a value that was to be pushed has left.
-    pub(super) fn unsent(&mut self, pin: u64, now: Millis, to: &mut Vec<Action>) {
+    pub(super) fn unsent(&mut self, pin: u64, now: Millis, to: &mut Queue<Action>) {
         self.served(pin, NMC_ERR_UNSUPPORTED, now, to);
     }
 
-    fn served(&mut self, pin: u64, status: nmc_status_t, now: Millis, to: &mut Vec<Action>) {
+    fn served(&mut self, pin: u64, status: nmc_status_t, now: Millis, to: &mut Queue<Action>) {
         let Some(serving) = self.serving.remove(&pin) else { return };
         self.storage.unpin(pin);
         if let Some((key, put, after_ms)) = serving.expires.filter(|_| status == NMC_OK) {
@@ -234,7 +258,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// A put was read that is to go so long after that: the leader hears of it, once in that time.
-    pub(super) fn was_read(&mut self, key: ObjectKey, put: PutId, after_ms: u32, now: Millis, to: &mut Vec<Action>) {
+    pub(super) fn was_read(&mut self, key: ObjectKey, put: PutId, after_ms: u32, now: Millis, to: &mut Queue<Action>) {
         if self.told.is_new(put, now, after_ms.into()) {
             let frame = Frame::telling(Expire { key, put, after_ms });
             to.push(Action::Master(self.leaders.current(), frame));
@@ -247,7 +271,7 @@ impl<S: Storage> Agent<S> {
         from: Peer,
         request: u64,
         cancel: &CancelFetch,
-        to: &mut Vec<Action>,
+        to: &mut Queue<Action>,
     ) -> Result<()> {
         let which = cancel.request;
         if let Some(at) = self.coming.iter().position(|coming| (coming.to, coming.request) == (from, which)) {
@@ -272,7 +296,7 @@ impl<S: Storage> Agent<S> {
     }
 
     /// The mover was renewed: what was being pushed before is not any more.
-    pub(super) fn pushes_ended(&mut self, number: u64, to: &mut Vec<Action>) {
+    pub(super) fn pushes_ended(&mut self, number: u64, to: &mut Queue<Action>) {
         let Self { serving, storage, .. } = self;
         serving.retain(|pin, serving| {
             if serving.answer.is_none() || serving.mover >= number {
@@ -287,7 +311,7 @@ impl<S: Storage> Agent<S> {
 }
 
 /// No byte more leaves: TIMEOUT says that some may still arrive.
-fn tell(who: Option<(Peer, u64)>, status: nmc_status_t, to: &mut Vec<Action>) {
+fn tell(who: Option<(Peer, u64)>, status: nmc_status_t, to: &mut Queue<Action>) {
     if let Some((peer, request)) = who {
         let status = if status == NMC_ERR_TIMEOUT { status } else { NMC_OK };
         to.push(Action::Send(peer, Frame::answering(request, Answer::new(0, status, ""))));

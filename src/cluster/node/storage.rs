@@ -34,6 +34,8 @@ pub struct Wanted<'a> {
     pub length: u64,
     /// Number of the segment.
     pub segment: u32,
+    /// Whether no other one will do, where that has no room, or none without evicting.
+    pub exact: bool,
     /// Code of the retain class and priority.
     pub retain: u32,
     /// What the writer says about it.
@@ -148,6 +150,16 @@ pub trait Storage {
         Ok(())
     }
 
+    /// CRC32C of a value that is held, as its writer had it, if that is known. Nobody looks at the bytes for that.
+    fn sum(&mut self, _pin: u64) -> Result<Option<u32>> {
+        Ok(None)
+    }
+
+    /// Looks at these bytes of a value that is held: CORRUPT if it is known that they are something else than its writer had.
+    fn verify(&mut self, _pin: u64, _offset: u64, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
     /// Lets go of it.
     fn unpin(&mut self, pin: u64);
 
@@ -195,8 +207,11 @@ pub trait Storage {
     /// or closed since it was asked what it offers: entries may have been applied without it.
     fn set_position(&mut self, position: Position) -> Result<()>;
 
-    /// Bytes in use, by segment in the order in which they were mounted.
+    /// Bytes in use, by segment in the order in which they were mounted: all of one in which nothing can lie.
     fn used(&self) -> Vec<u64>;
+
+    /// Whether anything has bytes anywhere, also what is being written.
+    fn has_bytes(&self) -> bool;
 
     /// Nothing new is stored in a segment, by whomever; or it is again.
     fn close(&mut self, segment: u32, closed: bool) -> Result<()>;
@@ -223,6 +238,11 @@ pub trait Memory: Storage {
 
     /// What is called, from any thread, when something that was coming is there.
     fn wake_with(&mut self, wake: Wake);
+
+    /// What is called, from any thread, when the node is about to end: nothing here waits for long from then on.
+    fn ends_with(&self) -> Wake {
+        Arc::new(|| ())
+    }
 
     /// Whether the tier was opened or closed since it was asked what it offers.
     fn has_changed(&self) -> bool;

@@ -3,6 +3,7 @@
 use super::storage::{Offer, Storage, Wanted};
 use super::stream::Stream;
 use super::{Action, Agent, Config, Event, Plan};
+use crate::base::queue::Queue;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
     NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
@@ -72,8 +73,14 @@ impl Rig {
         rig
     }
 
+    fn acts(&mut self, tell: impl FnOnce(&mut Agent<Store>, Millis, &mut Queue<Action>)) {
+        let mut actions = Queue::new();
+        tell(&mut self.agent, self.now, &mut actions);
+        self.actions.extend(actions);
+    }
+
     fn on(&mut self, event: Event) {
-        self.agent.on(event, self.now, &mut self.actions);
+        self.acts(|agent, now, actions| agent.on(event, now, actions));
     }
 
     fn master(&mut self, message: impl Into<Message>) {
@@ -155,6 +162,7 @@ impl Rig {
             mover: 0,
             expire_ms: 0,
             stub: false,
+            verify: false,
         }
     }
 }
@@ -171,6 +179,7 @@ fn put(term: u64, after: Position) -> Put {
         retain: 0,
         metadata: Metadata::default(),
         hold: false,
+        exact: false,
     }
 }
 
@@ -466,7 +475,8 @@ fn room(rig: &mut Rig) -> bool {
     let wanted = ObjectKey::new(b"", b"other").unwrap();
     let metadata = Metadata::default();
     let (put, segment, retain) = (PutId::local(5), 0, 0);
-    let wanted = Wanted { put, key: &wanted, length: 1, segment, retain, metadata: &metadata, is_copy: false };
+    let wanted =
+        Wanted { put, key: &wanted, length: 1, segment, exact: true, retain, metadata: &metadata, is_copy: false };
     let plan = rig.agent.storage_mut().open(&wanted);
     plan.is_ok_and(|plan| {
         rig.agent.storage_mut().abandon(plan);
@@ -529,12 +539,12 @@ fn pages_of_a_writer_that_has_stopped_are_free_only_if_it_had_not_begun() {
     assert!(matches!(rig.ask(2, stopped(3, false)), Some(Message::Answer(_))) && room(&mut rig));
     assert!(matches!(rig.ask(3, put(4)), Some(Message::Reserved(r)) if r.status == NMC_OK));
     assert!(matches!(rig.ask(4, stopped(4, true)), Some(Message::Answer(_))) && !room(&mut rig));
-    rig.agent.renew_now(&mut rig.actions);
+    rig.acts(|agent, _, actions| agent.renew_now(actions));
     rig.on(Event::Renewed(1));
     assert!(room(&mut rig));
     // What was reserved before a renewal, and is given up after it, is not in doubt at all.
     assert!(matches!(rig.ask(5, put(5)), Some(Message::Reserved(r)) if (r.status, r.mover) == (NMC_OK, 1)));
-    rig.agent.renew_now(&mut rig.actions);
+    rig.acts(|agent, _, actions| agent.renew_now(actions));
     rig.on(Event::Renewed(2));
     assert!(!room(&mut rig), "it may be committed");
     assert!(matches!(rig.ask(6, stopped(5, true)), Some(Message::Answer(_))) && room(&mut rig));
@@ -768,7 +778,7 @@ fn a_node_whose_store_has_another_tier_begins_anew() {
     rig.ask(3, Put { key: other, ..put(5, position(0)) });
     rig.actions.clear();
     let offer = Offer { store: 2, slots: 4, segments: vec![] };
-    rig.agent.begin_anew(10, offer, rig.now, &mut rig.actions);
+    rig.acts(|agent, now, actions| agent.begin_anew(10, offer, now, actions));
     let left = |action: &Action| {
         let Action::Master(_, Frame { message: Message::Leave(leave), .. }) = action else { return false };
         (leave.incarnation, leave.empty) == (9, false)

@@ -1,15 +1,15 @@
 //! What others in the process have to say to a loop: a queue, and what wakes its thread.
 
 use crate::base::error::Result;
+use crate::base::queue::Queue;
 use crate::cluster::net::{Net, Ready, WAKE};
 use crate::rpc::Event;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::os::fd::AsFd;
 
 /// See the module.
 pub(super) struct Mailbox<T> {
-    mail: Mutex<VecDeque<T>>,
+    mail: Mutex<Queue<T>>,
     wake: Event,
 }
 
@@ -18,19 +18,19 @@ impl<T> Mailbox<T> {
     pub(super) fn new(net: &Net) -> Result<Self> {
         let wake = Event::new()?;
         net.poller().add(&wake.as_fd(), WAKE, false)?;
-        Ok(Self { mail: Mutex::new(VecDeque::new()), wake })
+        Ok(Self { mail: Mutex::new(Queue::new()), wake })
     }
 
     /// Puts something in.
     pub(super) fn post(&self, mail: T) {
-        self.mail.lock().push_back(mail);
+        self.mail.lock().push(mail);
         self.wake.signal();
     }
 
     /// Takes everything out, if that is why the thread is awake.
-    pub(super) fn take(&self, ready: &[Ready]) -> VecDeque<T> {
+    pub(super) fn take(&self, ready: &[Ready]) -> Queue<T> {
         if !ready.iter().any(|ready| ready.number == WAKE) {
-            return VecDeque::new();
+            return Queue::new();
         }
         // Before the mail is taken: what is posted behind that wakes the thread again.
         self.wake.drain();

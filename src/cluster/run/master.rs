@@ -2,11 +2,13 @@
 //! that has connected, or by looking at it between two events.
 
 use super::TURN;
+use super::acks::Acks;
 use super::mailbox::Mailbox;
+use super::times::{Timer, Times};
 use crate::base::error::Result;
 use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::cluster::directory::{Action, Change, Event, Master};
-use crate::cluster::net::{Heard, Limits, Listener, Net, Ready, now_ms};
+use crate::cluster::net::{Heard, Limits, Listener, Net, Ready, now_ms, now_ns};
 use crate::cluster::types::{Millis, Peer, incarnation_of};
 use crate::cluster::wire::{Answer, Frame, Message};
 use crate::sync::service_thread;
@@ -37,11 +39,20 @@ enum Mail {
 
 /// Speaks to a master in this process.
 #[derive(Clone)]
-pub struct Handle(Arc<Mailbox<Mail>>);
+pub struct Handle {
+    mailbox: Arc<Mailbox<Mail>>,
+    times: Arc<Times>,
+}
 
 impl Handle {
     fn post(&self, mail: Mail) {
-        self.0.post(mail);
+        self.mailbox.post(mail);
+    }
+
+    /// How long the calls of those take who have connected, and not of callers in this process.
+    #[must_use]
+    pub fn times(&self) -> &Times {
+        &self.times
     }
 
     /// Tells the master that it leads, or what was written down.
@@ -89,7 +100,8 @@ impl Service {
             net.listen(listener)?;
         }
         let mailbox = Arc::new(Mailbox::new(&net)?);
-        let handle = Handle(Arc::clone(&mailbox));
+        let times = Arc::new(Times::default());
+        let handle = Handle { mailbox: Arc::clone(&mailbox), times: Arc::clone(&times) };
         let running = Running {
             began: now_ms(),
             master,
@@ -99,6 +111,8 @@ impl Service {
             inside: HashMap::new(),
             next: 0,
             actions: Vec::new(),
+            acks: Acks::default(),
+            timer: Timer::new(times),
         };
         let thread = service_thread::spawn(c"nmc-directory", None, move || running.run())?;
         Ok((Self { thread }, handle))
@@ -124,6 +138,8 @@ struct Running {
     inside: HashMap<u64, (Millis, Answered)>,
     next: u64,
     actions: Vec<Action>,
+    acks: Acks,
+    timer: Timer,
 }
 
 impl Running {
@@ -132,7 +148,8 @@ impl Running {
         let mut ready = Vec::new();
         let mut due: Millis = 0;
         loop {
-            let limit = if self.net.is_busy() { 0 } else { due.saturating_sub(now_ms()) };
+            let until = self.acks.due().map_or(due, |moment| moment.min(due));
+            let limit = if self.net.is_busy() { 0 } else { until.saturating_sub(now_ms()) };
             ready.clear();
             poller.wait(Duration::from_millis(limit), &mut ready);
             self.net.ready(&ready);
@@ -142,27 +159,47 @@ impl Running {
             for _ in 0..TURN {
                 // The time of each: the process may sleep between two, and the lease may end.
                 match self.net.hear() {
-                    Some(Heard::Frame(peer, frame)) => self.tell(Event::Message(peer, frame), now_ms()),
-                    Some(Heard::Closed(peer)) => self.tell(Event::Closed(peer), now_ms()),
+                    Some(Heard::Frame(peer, frame)) => {
+                        let now = self.now();
+                        self.timer.begins(peer, &frame);
+                        self.tell(Event::Message(peer, frame), now);
+                    }
+                    Some(Heard::Closed(peer)) => {
+                        let now = self.now();
+                        self.timer.closed(peer);
+                        self.acks.take(peer);
+                        self.tell(Event::Closed(peer), now);
+                    }
                     Some(_) => {}
                     None => break,
                 }
             }
-            let now = now_ms();
+            let now = self.now();
             if now >= due {
                 self.tell(Event::Tick, now);
                 self.net.end_stalled();
                 self.end_late(now);
+                self.timer.end_late();
                 due = self.master.wake(now);
+            }
+            while let Some((to, frame)) = self.acks.next(now) {
+                self.send(to, &frame);
             }
             self.net.flush();
         }
     }
 
+    /// The time, which is also when what was handled last has ended.
+    fn now(&mut self) -> Millis {
+        let now = now_ns();
+        self.timer.tick(now);
+        now / 1_000_000
+    }
+
     fn read_mail(&mut self, ready: &[Ready]) -> bool {
         for mail in self.mailbox.take(ready) {
             // The time of each: the lease may end while they are read.
-            let now = now_ms();
+            let now = self.now();
             match mail {
                 Mail::Event(event) => {
                     if matches!(event, Event::Elected(_)) && now > self.began + YOUNG_MS {
@@ -201,15 +238,22 @@ impl Running {
                     }
                 }
                 Action::Send(to, frame) => {
-                    if let Err(error) = self.net.send(to, &frame) {
-                        let answer = Answer::new(0, error.status, error.message);
-                        let _ = self.net.send(to, &Frame::answering(frame.request, answer));
+                    self.timer.answers(to, &frame);
+                    for frame in self.acks.pass(to, frame, now).iter().flatten() {
+                        self.send(to, frame);
                     }
                 }
                 Action::Record(number, changes) => (self.recorder)(number, changes),
             }
         }
         self.actions = actions;
+    }
+
+    fn send(&mut self, to: Peer, frame: &Frame) {
+        if let Err(error) = self.net.send(to, frame) {
+            let answer = Answer::new(0, error.status, error.message);
+            let _ = self.net.send(to, &Frame::answering(frame.request, answer));
+        }
     }
 
     fn end_late(&mut self, now: Millis) {

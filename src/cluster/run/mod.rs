@@ -1,6 +1,7 @@
 //! The loops around the state machines: each has a thread, connections and a clock, tells its machine what happened, and does what that
 //! wants done.
 
+mod acks;
 mod carrier;
 pub mod client;
 mod mailbox;
@@ -8,6 +9,7 @@ pub mod master;
 mod masters;
 mod meetings;
 pub mod node;
+pub mod times;
 
 pub use crate::cluster::net::{Address, Limits, Listener};
 

@@ -1,5 +1,6 @@
 //! The agent of a node and its connections, on a thread of their own. Bytes go straight between sockets and the pages of the store, or the
 //! memory that stands in for them; whatever ends early is told, and nothing is stored after that.
+#![allow(unsafe_code, reason = "heaps of the store, by address")]
 
 use super::mailbox::Mailbox;
 use super::masters::Masters;
@@ -9,12 +10,14 @@ use crate::base::error::Result;
 use crate::base::id::random_u64;
 use crate::base::log;
 use crate::base::memory;
+use crate::base::queue::Queue;
 use crate::base::status::{
     NMC_ERR_CANCELLED, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
 use crate::cluster::net::{Address, ByNumber, Heard, Limits, Listener, Net, Ready, Span, Spans, now_ms};
 use crate::cluster::nixl::sys::Medium;
 use crate::cluster::nixl::{How, Mover, News, Settings, Write};
+use crate::cluster::node::storage::Wake;
 use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan};
 use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, incarnation_of};
 use crate::cluster::wire::{self, Card, Fetch, Fetched, Frame, Message, Metadata, Region, Replica, Reserved};
@@ -118,6 +121,8 @@ pub struct Service {
     handle: Handle,
     /// Only looked at from here: it ends with the thread.
     mover: Weak<Mover>,
+    /// Ends what the thread waits for.
+    end: Wake,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -137,7 +142,7 @@ impl Service {
         net.listen(listener)?;
         let mailbox = Arc::new(Mailbox::new(&net)?);
         let handle = Handle(Arc::clone(&mailbox));
-        let woken = handle.clone();
+        let (woken, end) = (handle.clone(), storage.ends_with());
         storage.wake_with(Arc::new(move || woken.post(Mail::Look)));
         let mover = mover.and_then(|settings| moved_by(settings, &mailbox, &mut storage, &config.name));
         let looked_at = mover.as_ref().map_or_else(Weak::new, Arc::downgrade);
@@ -157,11 +162,11 @@ impl Service {
             fills: HashMap::new(),
             waiting: VecDeque::new(),
             syncs: HashMap::new(),
-            events: VecDeque::new(),
-            actions: Vec::new(),
+            events: Queue::new(),
+            actions: Queue::new(),
         };
         let thread = service_thread::spawn(c"nmc-agent", None, move || running.run())?;
-        Ok(Self { handle, mover: looked_at, thread: Some(thread) })
+        Ok(Self { handle, mover: looked_at, end, thread: Some(thread) })
     }
 
     /// Bytes that somebody else has moved from here.
@@ -180,6 +185,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.handle.post(Mail::Stop);
+        (self.end)();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -204,11 +210,13 @@ struct Filling {
     into: Option<(u64, Plan)>,
     /// How long an answer is waited for.
     until: Millis,
+    /// What has come before was not what the owner has: it looks itself before it sends once more.
+    doubted: bool,
 }
 
 impl Filling {
     fn new(key: ObjectKey, from: Replica, into: Option<(u64, Plan)>, now: Millis) -> Self {
-        Self { key, from, into, until: now + FILL_MS }
+        Self { key, from, into, until: now + FILL_MS, doubted: false }
     }
 }
 
@@ -223,13 +231,17 @@ fn moved_by<S: Memory>(
     let start = || {
         let regions = storage.regions()?;
         if regions.is_empty() {
-            crate::bail!(NMC_ERR_UNSUPPORTED, "nobody has taken a rank of the store yet");
+            crate::bail!(
+                NMC_ERR_UNSUPPORTED,
+                "nobody has taken a rank of the store yet, or no NIC may write to its GPU"
+            );
         }
         let mover = Mover::start(settings, move |news| own.post(Mail::Mover(news)))?;
         for Region { number, base, length, device } in regions {
             let size = |n: u64| usize::try_from(n).unwrap_or(0);
             let medium = device.map_or(Medium::Host, Medium::Device);
-            mover.register(number, Span::new(size(base), size(length)), medium)?;
+            // SAFETY: a heap of the store, before which the mover ends. Others write where a plan says, and read what a pin holds.
+            mover.register(number, unsafe { Span::new(size(base), size(length)) }, medium)?;
         }
         Ok(mover)
     };
@@ -263,8 +275,8 @@ struct Running<S: Memory> {
     waiting: VecDeque<Filling>,
     syncs: HashMap<u64, Waiter>,
     /// What the agent is to be told next.
-    events: VecDeque<Event>,
-    actions: Vec<Action>,
+    events: Queue<Event>,
+    actions: Queue<Action>,
 }
 
 impl<S: Memory> Running<S> {
@@ -309,7 +321,7 @@ impl<S: Memory> Running<S> {
     fn begin_anew(&mut self, now: Millis) -> Result<()> {
         let secret = random_u64()?;
         let offer = self.agent.storage_mut().offer(&self.name)?;
-        let mut actions = Vec::new();
+        let mut actions = Queue::new();
         self.agent.begin_anew(incarnation_of(secret), offer, now, &mut actions);
         // Still by the secret of the former life.
         actions.into_iter().for_each(|action| self.act(action, now));
@@ -323,11 +335,14 @@ impl<S: Memory> Running<S> {
             match mail {
                 Mail::Keep(key, from) => self.tell(Event::Keep(key, *from), now),
                 Mail::Expire(key, put, after_ms) => self.tell(Event::Expire(key, put, after_ms), now),
-                Mail::Sync(patience, waiter) => {
-                    let ticket = self.ticket();
-                    self.syncs.insert(ticket, waiter);
-                    self.tell(Event::Sync(ticket, patience), now);
-                }
+                Mail::Sync(patience, mut waiter) => match memory::reserve_map(&mut self.syncs, 1) {
+                    Ok(()) => {
+                        let ticket = self.ticket();
+                        self.syncs.insert(ticket, waiter);
+                        self.tell(Event::Sync(ticket, patience), now);
+                    }
+                    Err(error) => waiter.tell(error.status),
+                },
                 Mail::Mover(news) => {
                     self.moved(news);
                     self.tell_all(now);
@@ -362,12 +377,13 @@ impl<S: Memory> Running<S> {
                 }
             }
             Heard::Taken(ticket) | Heard::Sent(ticket) => self.ended(ticket, true),
+            Heard::Torn(ticket) => self.torn(ticket),
             Heard::Lost(ticket) => self.ended(ticket, false),
             Heard::Closed(peer) => {
                 self.masters.closed(peer);
                 self.filled(peer, false);
                 self.about_movers(|meetings, to| meetings.closed(peer, to));
-                self.events.push_back(Event::Closed(peer));
+                self.events.push(Event::Closed(peer));
             }
         }
         self.tell_all(now);
@@ -378,27 +394,29 @@ impl<S: Memory> Running<S> {
         match self.tickets.remove(&ticket) {
             Some(Ticket::Receive(put)) => {
                 self.receiving.remove(&put);
-                self.events.push_back(Event::Received(put, whole));
+                self.events.push(Event::Received(put, whole));
             }
-            Some(Ticket::Send(pin)) => self.events.push_back(Event::Sent(pin, whole)),
+            Some(Ticket::Send(pin)) => self.events.push(Event::Sent(pin, whole)),
             Some(Ticket::Fill(peer)) => self.filled(peer, whole),
             None => {}
         }
     }
 
     fn tell(&mut self, event: Event, now: Millis) {
-        self.events.push_back(event);
+        self.events.push(event);
         self.tell_all(now);
     }
 
     fn tell_all(&mut self, now: Millis) {
-        while let Some(event) = self.events.pop_front() {
+        while let Some(event) = self.events.pop() {
             let mut actions = std::mem::take(&mut self.actions);
             match event {
                 Event::Tick => self.agent.on(event, now, &mut actions),
                 _ => self.agent.hear(event, now, &mut actions),
             }
-            actions.drain(..).for_each(|action| self.act(action, now));
+            while let Some(action) = actions.pop() {
+                self.act(action, now);
+            }
             self.actions = actions;
         }
     }
@@ -425,17 +443,17 @@ impl<S: Memory> Running<S> {
             Action::Receive { from, put, plan, length, .. } => self.receive(from, put, plan, length),
             Action::Stop(put) => {
                 if let Some((peer, ticket)) = self.receiving.remove(&put) {
-                    self.net.let_go(peer, ticket);
+                    self.net.abandon(peer, ticket);
                     self.tickets.remove(&ticket);
                 }
-                self.events.push_back(Event::Received(put, false));
+                self.events.push(Event::Received(put, false));
             }
             Action::SendValue { to, frame, pin, offset } => self.send_value(to, &frame, pin, offset),
             Action::Push { pin, offset, length, into, mover, .. } => {
                 let from = self.agent.storage().far_spans(pin, offset, length).and_then(Spans::list);
                 match (&self.mover, from) {
                     (Some(own), Ok(from)) => own.write(Write { ticket: pin, from, stage: None, to: mover, into }),
-                    _ => self.events.push_back(Event::Unsent(pin)),
+                    _ => self.events.push(Event::Unsent(pin)),
                 }
             }
             Action::CancelPush(pin) => {
@@ -449,7 +467,7 @@ impl<S: Memory> Running<S> {
             }
             Action::Renew(number) => match &self.mover {
                 Some(mover) => mover.renew(number),
-                None => self.events.push_back(Event::Renewed(number)),
+                None => self.events.push(Event::Renewed(number)),
             },
             Action::Synced(ticket, status) => {
                 if let Some(mut waiter) = self.syncs.remove(&ticket) {
@@ -472,7 +490,7 @@ impl<S: Memory> Running<S> {
             }
             Message::Fetch(fetch) if !there && !fetch.into.is_empty() => {
                 let (status, put, metadata) = (NMC_ERR_UNSUPPORTED, PutId(0), Metadata::default());
-                Fetched { status, put, length: 0, follows: 0, retain: 0, metadata }.into()
+                Fetched { status, put, length: 0, follows: 0, sum: None, retain: 0, metadata }.into()
             }
             message => return Some(Frame { message, ..frame }),
         };
@@ -513,9 +531,9 @@ impl<S: Memory> Running<S> {
     /// The mover tells something.
     fn moved(&mut self, news: News) {
         match news {
-            News::Moved(pin, How::Unsent) => self.events.push_back(Event::Unsent(pin)),
-            News::Moved(pin, how) => self.events.push_back(Event::Sent(pin, how == How::Whole)),
-            News::Renewed(number) => self.events.push_back(Event::Renewed(number)),
+            News::Moved(pin, How::Unsent) => self.events.push(Event::Unsent(pin)),
+            News::Moved(pin, how) => self.events.push(Event::Sent(pin, how == How::Whole)),
+            News::Renewed(number) => self.events.push(Event::Renewed(number)),
             News::Met(id, good) => self.about_movers(|meetings, to| meetings.met(id, good, to)),
             News::Card => {
                 let peers: Vec<Peer> = self.meetings.peers().collect();
@@ -526,7 +544,7 @@ impl<S: Memory> Running<S> {
 
     fn receive(&mut self, from: Peer, put: PutId, plan: Plan, length: u64) {
         if length == 0 {
-            return self.events.push_back(Event::Received(put, true));
+            return self.events.push(Event::Received(put, true));
         }
         let ticket = self.ticket();
         let room = memory::reserve_map(&mut self.receiving, 1).and(memory::reserve_map(&mut self.tickets, 1));
@@ -535,7 +553,7 @@ impl<S: Memory> Running<S> {
             self.receiving.insert(put, (from, ticket));
             self.tickets.insert(ticket, Ticket::Receive(put));
         } else {
-            self.events.push_back(Event::Received(put, false));
+            self.events.push(Event::Received(put, false));
         }
     }
 
@@ -545,12 +563,12 @@ impl<S: Memory> Running<S> {
         let Ok(spans) = room.and_then(|()| self.agent.storage().pin_spans(pin, offset, bytes)) else {
             // Whoever asked hears of an end, since the answer was to come with the bytes.
             self.net.close(to);
-            return self.events.push_back(Event::Sent(pin, false));
+            return self.events.push(Event::Sent(pin, false));
         };
         // What waits in buffers is bounded; the rest waits where it is.
         if bytes <= SMALL && self.net.queued(to) < MOST_COPIED {
             let _ = self.net.send_value(to, frame, spans, None);
-            self.events.push_back(Event::Sent(pin, true));
+            self.events.push(Event::Sent(pin, true));
         } else {
             let ticket = self.ticket();
             self.tickets.insert(ticket, Ticket::Send(pin));
@@ -583,9 +601,10 @@ impl<S: Memory> Running<S> {
         let Filling { key, from, into, .. } = &filling;
         let length = if into.is_some() { from.length } else { 0 };
         let (name, put, key, stub) = (from.name, from.put, key.clone(), from.put.is_striped());
-        let (offset, mover, expire_ms) = (0, 0, 0);
-        let fetch = Fetch { name, key, put, offset, length, into: Vec::new(), mover, expire_ms, stub };
-        let peer = Address::literal(&from.endpoint).and_then(|address| self.net.connect(&address)).ok();
+        let (offset, mover, expire_ms, verify) = (0, 0, 0, filling.doubted);
+        let fetch = Fetch { name, key, put, offset, length, into: Vec::new(), mover, expire_ms, stub, verify };
+        let room = memory::reserve_map(&mut self.fills, 1).and_then(|()| Address::literal(&from.endpoint));
+        let peer = room.and_then(|address| self.net.connect(&address)).ok();
         let Some(peer) = peer else {
             self.events.extend(into.map(|(ticket, _)| Event::Filled(ticket, false)));
             return;
@@ -609,7 +628,7 @@ impl<S: Memory> Running<S> {
         match (same, into) {
             (Some(fetched), None) => {
                 if let Some(Filling { key, from, .. }) = self.fills.remove(&peer) {
-                    self.events.push_back(Event::Described(key, from, fetched.metadata, fetched.retain));
+                    self.events.push(Event::Described(key, from, fetched.metadata, fetched.retain));
                     self.net.close(peer);
                 }
             }
@@ -617,7 +636,9 @@ impl<S: Memory> Running<S> {
                 let ticket = self.ticket();
                 let room = memory::reserve_map(&mut self.tickets, 1);
                 let spans = room.and_then(|()| self.agent.storage().plan_spans(plan));
-                if spans.is_ok_and(|spans| self.net.take(peer, Spans::new(spans).up_to(length), ticket)) {
+                if spans.is_ok_and(|spans| {
+                    self.net.take(peer, Spans::new(spans).up_to(length).wanting(fetched.sum), ticket)
+                }) {
                     self.tickets.insert(ticket, Ticket::Fill(peer));
                     if let Some(filling) = self.fills.get_mut(&peer) {
                         filling.until = Millis::MAX;
@@ -630,10 +651,24 @@ impl<S: Memory> Running<S> {
         }
     }
 
+    /// What has come for a copy is not what its owner has. It is asked once more: damage does not spread.
+    fn torn(&mut self, ticket: u64) {
+        let Some(Ticket::Fill(peer)) = self.tickets.get(&ticket) else { return self.ended(ticket, false) };
+        let peer = *peer;
+        if self.fills.get(&peer).is_none_or(|filling| filling.doubted) {
+            return self.ended(ticket, false);
+        }
+        self.tickets.remove(&ticket);
+        self.net.close(peer);
+        let filling = self.fills.remove(&peer);
+        filling.into_iter().for_each(|filling| self.want(Filling { doubted: true, ..filling }, now_ms()));
+    }
+
     /// Owners that have not given what was asked for.
     fn end_late_fills(&mut self, now: Millis) {
-        let late: Vec<Peer> = self.fills.iter().filter(|(_, f)| f.until <= now).map(|(peer, _)| *peer).collect();
-        late.into_iter().for_each(|peer| self.filled(peer, false));
+        let late = self.fills.iter().filter(|(_, f)| f.until <= now).map(|(peer, _)| *peer);
+        // Without memory for that, the next time.
+        memory::collect(late).unwrap_or_default().into_iter().for_each(|peer| self.filled(peer, false));
         self.fetch_waiting(now);
     }
 

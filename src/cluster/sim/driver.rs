@@ -3,6 +3,7 @@
 use super::check::{Promise, What, content};
 use super::store::{State, sum_of};
 use super::{Addr, Control, Event, Sim, node_name};
+use crate::base::queue::Queue;
 use crate::base::status::{
     NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND, NMC_IN_PROGRESS, NMC_OK, nmc_status_t,
 };
@@ -187,7 +188,7 @@ impl Sim {
             false => Vec::new(),
         };
         let keep = self.chance.below(2) == 0;
-        let get = GetCall { key: key.clone(), room: u64::MAX, keep, expire_ms, into };
+        let get = GetCall { keep, expire_ms, into, ..GetCall::new(key.clone(), u64::MAX) };
         self.call(at, Kind::Get(key), patience, client::Call::Get(get));
     }
 
@@ -279,7 +280,7 @@ impl Sim {
         let offer = agent.storage_mut().offer(&node_name(at), id);
         self.nodes[at].good_since = None;
         let Some(agent) = &mut self.nodes[at].agent else { return };
-        let mut actions = Vec::new();
+        let mut actions = Queue::new();
         agent.begin_anew(incarnation, offer, now, &mut actions);
         self.say(|| format!("n{at} begins anew"));
         self.agent_acts(at, actions);

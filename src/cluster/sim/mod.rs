@@ -20,6 +20,7 @@ use super::directory::{self, Master};
 use super::node::{self, Agent};
 use super::types::{Chance, Millis, NodeId, ObjectKey, Peer, PutId};
 use super::wire::{Frame, Message, Remove};
+use crate::base::queue::Queue;
 use check::{Checker, Promise, What};
 pub(super) use disk::Directory;
 use driver::{Call, Fault};
@@ -227,7 +228,8 @@ impl Sim {
         }
         for at in 0..clients {
             let process = Process::default();
-            let client = Client::new(sim.client_config(at));
+            let config = sim.client_config(at);
+            let client = sim.a_client(config);
             sim.clients.push(SimClient { process, client, next_call: 1, calls: BTreeMap::new(), mover: 0 });
             sim.start(Addr::Client(at));
         }
@@ -663,12 +665,12 @@ impl Sim {
 
     pub(super) fn agent(&mut self, at: usize, event: node::Event) {
         let Some(agent) = &mut self.nodes[at].agent else { return };
-        let mut actions = Vec::new();
+        let mut actions = Queue::new();
         agent.on(event, self.now, &mut actions);
         self.agent_acts(at, actions);
     }
 
-    fn agent_acts(&mut self, at: usize, actions: Vec<node::Action>) {
+    fn agent_acts(&mut self, at: usize, actions: Queue<node::Action>) {
         let life = self.nodes[at].process.life;
         for action in actions {
             match action {
@@ -681,7 +683,7 @@ impl Sim {
     }
 
     fn client(&mut self, at: usize, event: client::Event) {
-        let mut actions = Vec::new();
+        let mut actions = Queue::new();
         self.clients[at].client.on(event, self.now, &mut actions);
         for action in actions {
             self.check_wanted(at, &action);

@@ -58,8 +58,8 @@ struct Filling {
 enum Target {
     /// Pages of a plan.
     Node(Plan, Vec<u32>, Vec<u64>),
-    /// The buffer of a call, from a value that is held, and what that was when it began.
-    Client(u64, u64, Vec<u64>),
+    /// The buffer of a call from a page on, from a value that is held, and what that was when it began.
+    Client((u64, usize), u64, Vec<u64>),
 }
 
 /// Something that somebody else moves: which client and node, in which life and with which of their movers.
@@ -154,7 +154,7 @@ impl Sim {
             }
             node::Action::Push { to, pin, length, into, mover, .. } => {
                 let (Addr::Client(client), client_life) = Self::addr(to) else { return };
-                let call = u64::from(into[0].region);
+                let call = (u64::from(into[0].region), usize::try_from(into[0].offset).unwrap());
                 let length = usize::try_from(length).unwrap();
                 if into.len() < length || self.hits(20) {
                     return self.tell_agent(at, life, node::Event::Unsent(pin));
@@ -312,9 +312,11 @@ impl Sim {
                     .collect();
                 closed.into_iter().for_each(|number| self.break_off(number));
             }
-            client::Action::Write { request, call, node, mover, extents } => {
+            client::Action::Write { request, from, length, node, mover, extents } => {
                 let Some(node) = self.node_at(node) else { return };
-                let Some((value, n)) = self.clients[at].calls.get(&call).and_then(super::Call::value) else { return };
+                let Some((value, _)) = self.clients[at].calls.get(&from.call).and_then(super::Call::value) else {
+                    return;
+                };
                 if self.hits(20) {
                     return self.tell_client(at, life, client::Event::Unwritten(request));
                 }
@@ -323,7 +325,8 @@ impl Sim {
                     return self.tell_client(at, life, client::Event::Wrote(request, false));
                 };
                 let pages: Vec<u32> = extents.iter().map(|extent| u32::try_from(extent.offset).unwrap()).collect();
-                let values = (0..n).map(|page| content(value, page)).collect();
+                let (first, n) = (usize::try_from(from.offset).unwrap(), usize::try_from(length).unwrap());
+                let values = (first..first + n).map(|page| content(value, page)).collect();
                 let dma = Dma {
                     client: (at, life, self.clients[at].mover),
                     node: (node, self.nodes[node].process.life, mover),
@@ -369,7 +372,7 @@ impl Sim {
                 }
                 self.tell_agent(at, life, node::Event::Keep(key, replica));
             }
-            client::Action::Master(..) | client::Action::Done(..) | client::Action::Landed(..) => {}
+            client::Action::Master(..) | client::Action::Done(..) | client::Action::Landed { .. } => {}
         }
     }
 
@@ -491,13 +494,13 @@ impl Sim {
                 }
             }
             Target::Client(call, pin, pages) => {
-                let (call, pin) = (*call, *pin);
+                let ((call, first), pin) = (*call, *pin);
                 let value = match &self.nodes[node.0].agent {
                     Some(agent) if !lingers => agent.storage().read(pin, page),
                     _ => pages[page],
                 };
                 match self.clients[client.0].calls.get_mut(&call) {
-                    Some(call) if call.buffer.len() > page => call.buffer[page] = value,
+                    Some(call) if call.buffer.len() > first + page => call.buffer[first + page] = value,
                     Some(_) => {}
                     None => {
                         let text = format!("c{}: a late write hit the buffer of call {call}, which is over", client.0);

@@ -36,6 +36,12 @@ impl Sim {
         }
     }
 
+    pub(super) fn a_client(&self, config: client::Config) -> Client {
+        let mut client = Client::new(config);
+        client.hasty = self.setup.control == Some(Control::PartsEndAtOnce);
+        client
+    }
+
     pub(super) fn client_config(&mut self, at: usize) -> client::Config {
         client::Config {
             masters: master_names(self.setup.masters),
@@ -111,7 +117,7 @@ impl Sim {
             Addr::Node(at) => self.start_node(at),
             Addr::Client(at) => {
                 let config = self.client_config(at);
-                self.clients[at].client = Client::new(config);
+                self.clients[at].client = self.a_client(config);
                 self.clients[at].calls.clear();
                 self.clients[at].mover = 0;
             }

@@ -45,6 +45,8 @@ pub(super) enum Control {
     SameTerms,
     /// All striped values of a key have the same id: their parts are named by the key.
     PartsByKey,
+    /// Parts of a value end with it at once, whoever moves their bytes.
+    PartsEndAtOnce,
     /// What is left of a striped value stays.
     PartsStay,
     /// A leader drops parts before it was told all that there is.

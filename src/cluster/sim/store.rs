@@ -223,7 +223,7 @@ impl Store {
     pub fn put(&mut self, key: &ObjectKey, put: PutId, pages: &[u64]) -> Result<u64> {
         let length = pages.len() as u64;
         let metadata = &Metadata::default();
-        let wanted = Wanted { put, key, length, segment: 0, retain: 0, metadata, is_copy: false };
+        let wanted = Wanted { put, key, length, segment: 0, exact: true, retain: 0, metadata, is_copy: false };
         let plan = self.open(&wanted)?;
         for (at, page) in pages.iter().enumerate() {
             self.write(plan, at, *page);
@@ -630,6 +630,10 @@ impl Storage for Store {
         let on_disk = self.disk.iter().flat_map(|disk| &disk.slots).flatten().map(|r| r.pages.len() as u64).sum();
         let memory = (self.pages.len() - self.free.len()) as u64;
         [memory].into_iter().chain((self.known.slots > 0 && self.disk.is_some()).then_some(on_disk)).collect()
+    }
+
+    fn has_bytes(&self) -> bool {
+        self.used().iter().any(|bytes| *bytes > 0)
     }
 
     fn close(&mut self, segment: u32, closed: bool) -> Result<()> {

@@ -340,7 +340,7 @@ fn control_a_put_end_that_adds_replicas_lists_what_is_not_there() {
 
 #[test]
 fn control_a_copy_that_nobody_was_told_of_outlives_a_remove() {
-    breaks(Control::CopyFirst, &[Promise::Removed], 180, |_| ());
+    breaks(Control::CopyFirst, &[Promise::Removed], 600, |_| ());
 }
 
 #[test]
@@ -516,6 +516,13 @@ fn a_put_that_is_given_up_or_whose_client_dies_leaves_no_parts() {
         assert_eq!(places(&sim, &key), (vec![], vec![]), "dies: {dies}");
         assert_eq!(sim.checker.violations, []);
     }
+}
+
+#[test]
+fn control_parts_that_end_while_somebody_else_moves_their_bytes_are_hit() {
+    breaks(Control::PartsEndAtOnce, &[Promise::NoLateWrite, Promise::WholeValue], 0, |setup| {
+        (setup.pushed, setup.striped) = (true, true);
+    });
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The protocol between clients, nodes and masters: frames of a head and a message, and for some messages a value whose bytes
 //! follow. A head is checked whole before anything is allocated for what it announces; a message is never longer than
-//! [`MAX_MESSAGE`]. The list of messages and what they mean is in `docs/cluster.md`.
+//! [`MAX_MESSAGE`]. What is sent is written down in `docs/protocol.md`, what it is for in `docs/cluster.md`.
 
 mod fields;
 pub mod messages;
+#[cfg(test)]
+mod page;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +17,7 @@ use crate::base::memory;
 use crate::rpc::packet::{Cursor, Field};
 
 /// "NMC" and the version of the protocol: it changes with any message.
-pub const MAGIC: u32 = 0x0343_4d4e;
+pub const MAGIC: u32 = 0x0543_4d4e;
 /// Bytes of a head.
 pub const HEAD: usize = 32;
 /// Longest message.

@@ -37,6 +37,7 @@ fn put() -> Put {
         retain: 1,
         metadata: Metadata(vec![1, 2, 3]),
         hold: false,
+        exact: false,
     }
 }
 
@@ -52,7 +53,7 @@ fn published(index: u32) -> Published {
 /// One of each kind, and of each kind within them.
 fn samples() -> Vec<Message> {
     let (endpoint, after) = ("e".into(), position(1));
-    let place = Place { node: NodeId(1), incarnation: 2, segment: 3, media: Media::Ram, endpoint, after };
+    let place = Place { node: NodeId(1), incarnation: 2, segment: 3, media: Media::Ram, endpoint, after, exact: false };
     let dropped = DropReplica { incarnation: 1, index: NO_INDEX, epoch: 0, key: key("d"), put: PutId(1) };
     let entry = |number, what| DropEntry { position: position(number), what };
     let extent = Extent { region: 1, offset: 4096, length: 100 };
@@ -84,7 +85,12 @@ fn samples() -> Vec<Message> {
         RemoveAll { space: Some(Space(b"space".to_vec())), wait: false, call: 8 }.into(),
         RemoveAll { space: None, wait: true, call: 9 }.into(),
         ListSegments { cursor: 4 }.into(),
-        Segments { term: 9, list: vec![Segment { node: NodeId(1), info: segment(), state: 1 }], next: 0 }.into(),
+        Segments {
+            term: 9,
+            list: vec![Segment { node: NodeId(1), host: "h".into(), info: segment(), state: 1 }],
+            next: 0,
+        }
+        .into(),
         Expire { key: key("a"), put: PutId(1), after_ms: 1000 }.into(),
         ListKeys { cursor: 4, space: Space(b"space".to_vec()), prefix: Prefix(b"a".to_vec()) }.into(),
         Keys { term: 9, list: vec![key("a"), key("ab")], next: 5 }.into(),
@@ -167,9 +173,19 @@ fn samples() -> Vec<Message> {
             mover: 4,
             expire_ms: 5,
             stub: true,
+            verify: true,
         }
         .into(),
-        Fetched { status: 0, put: PutId(1), length: 10, follows: 10, retain: 5, metadata: Metadata::default() }.into(),
+        Fetched {
+            status: 0,
+            put: PutId(1),
+            length: 10,
+            follows: 10,
+            sum: Some(8),
+            retain: 5,
+            metadata: Metadata::default(),
+        }
+        .into(),
         Reserve { put: put(), writer: "w".into() }.into(),
         Reserved { status: 0, name: Some(name()), extents: vec![extent], mover: 5 }.into(),
         Commit { put: PutId(1) }.into(),

@@ -181,6 +181,7 @@ mod tests {
     use super::super::evict::Kind;
     use super::super::{Keep, Named, Published};
     use super::*;
+    use crate::base::random::Random;
     use crate::kv::block::NONE;
     use crate::kv::hash::BlockHash;
 
@@ -318,11 +319,8 @@ mod tests {
 
     #[test]
     fn a_run_is_given_exactly_where_a_stretch_is_long_enough() {
-        let mut random = 99u64;
-        let mut below = |limit: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % limit
-        };
+        let mut random = Random(99);
+        let mut below = |limit: u64| random.below(limit);
         let (mut given, mut refused) = (0, 0);
         for _ in 0..3_000 {
             let total = 1 + below(200);

@@ -10,7 +10,7 @@ use crate::base::memory;
 use crate::kv::block::{Info, NONE};
 use crate::kv::error::audit_found;
 use crate::kv::hash::BlockHash;
-use crate::layout::region::hint as prefetch;
+use crate::layout::region::prefetch;
 
 /// How many blocks a match looks ahead, so that cache misses overlap.
 const AHEAD: usize = 8;

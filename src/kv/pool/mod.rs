@@ -23,7 +23,7 @@ use crate::alloc::blocks::{self, Blocks};
 use crate::alloc::runs::Run;
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::layout::region::hint as prefetch;
+use crate::layout::region::prefetch;
 use events::{Event, Events, What};
 use evict::{Evictor, Kind};
 use roots::Roots;

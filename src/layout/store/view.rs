@@ -6,7 +6,7 @@ use super::{
     MAX_NAMESPACES, METADATA_FLAGS, Metadata, Namespace, ObjectHeader, PIN_HEAD, PublishWords, RankCounters, RankHeap,
     Shape, StoreHeader, metadata_len,
 };
-use crate::layout::region::{Region, hint};
+use crate::layout::region::{Region, prefetch};
 use crate::sync::{facts, index, object};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -110,36 +110,39 @@ impl<'a> View<'a> {
 
     /// The bucket of `hash` will be looked at soon.
     #[inline(always)]
-    pub fn hint_bucket(&self, hash: u64) {
+    pub fn prefetch_bucket(&self, hash: u64) {
         let table = self.table_in_use();
-        index::path(table.len(), hash).next().and_then(|at| table.get(at)).into_iter().for_each(hint);
+        index::path(table.len(), hash).next().and_then(|at| table.get(at)).into_iter().for_each(prefetch);
     }
 
     /// The object that `hash` leads to will be looked at soon. Gives which one that probably is.
     #[inline(always)]
-    pub fn hint_object(&self, hash: u64) -> Option<u32> {
+    pub fn prefetch_object(&self, hash: u64) -> Option<u32> {
         let index = index::guess(self.table_in_use(), hash)?;
-        hint(self.object(index)?);
+        prefetch(self.object(index)?);
         Some(index)
     }
 
     /// What is left to look at of this object will be looked at soon.
     #[inline(always)]
-    pub fn hint_rest(&self, index: u32) {
+    pub fn prefetch_rest(&self, index: u32) {
         if let (Some(object), Some(words)) = (self.object(index), self.publish(index)) {
             if object.key_len.load(Ordering::Relaxed) as usize > INLINE_KEY {
-                self.key_words(object.key_unit.load(Ordering::Relaxed), 1).unwrap_or_default().iter().for_each(hint);
+                self.key_words(object.key_unit.load(Ordering::Relaxed), 1)
+                    .unwrap_or_default()
+                    .iter()
+                    .for_each(prefetch);
             }
             if object::state(object.control.load(Ordering::Relaxed)) != object::READY {
-                hint(words);
+                prefetch(words);
             }
         }
     }
 
     /// What an object's header says about its value will be looked at soon.
     #[inline(always)]
-    pub fn hint_value(&self, object: &ObjectHeader) {
-        hint(&object.bytes_total);
+    pub fn prefetch_value(&self, object: &ObjectHeader) {
+        prefetch(&object.bytes_total);
     }
 
     /// `count` words of the key slab from `unit` on.

@@ -196,6 +196,9 @@ impl Master {
             let victim = queues.victim(&mut self.lists, facts, goal.soft, budget);
             let Some(index) = victim else { break };
             candidates -= 1;
+            if let Some(next) = self.lists.after(index) {
+                self.prefetch_victim(view, next);
+            }
             if self.is_pinned(index) {
                 // In use: it stays readable. Out of its queue until the others were looked at, or it would be chosen
                 // again and again while those of the next priority could go.
@@ -223,7 +226,7 @@ impl Master {
             batch[chosen] = index;
             chosen += 1;
         }
-        if let Some(counters) = view.rank(owner) {
+        if let Some(counters) = view.rank(owner).filter(|_| !self.aside.is_empty()) {
             counters.evict_in_use_retry.fetch_add(self.aside.len() as u64, Relaxed);
         }
         for (index, list) in self.aside.drain(..) {
@@ -240,6 +243,18 @@ impl Master {
             }
         }
         self.evict(view, &batch[..chosen])
+    }
+
+    /// This object will be looked at soon, by this eviction or the next: what is known of it is far away.
+    fn prefetch_victim(&self, view: &View<'_>, index: u32) {
+        if let (Some(book), Some(header)) = (self.books.get(index as usize), view.object(index)) {
+            prefetch(&book.hash);
+            prefetch(&book.disk);
+            prefetch(&header.control);
+        }
+        if let Some(disk) = &self.disk {
+            disk.prefetch_hold(index);
+        }
     }
 
     /// Evicts these readable objects together; gives how many made room at once.

@@ -22,6 +22,7 @@ use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::layout::MAX_RANKS;
+use crate::layout::region::prefetch;
 use crate::layout::store::{
     CLUSTERED, DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_RETURNS, Fact, Fate, MAX_EXTENTS,
     MAX_KEY, MAX_METADATA, MAX_NAMESPACE_NAME, MAX_NAMESPACES, METADATA_FLAGS, ON_DISK, ObjectHeader, PRIORITY_SHIFT,

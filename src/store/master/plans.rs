@@ -12,9 +12,13 @@ impl Master {
         let p = map.params();
         let now = now_ns();
         self.check_disk()?;
-        self.glance(view, now);
         let OpenRequest { key, namespace, bytes, flags, keep, metadata, .. } = *request;
         check_key(key)?;
+        // Both indices are far away: what has to be done anyway is done while they come nearer.
+        let hash = map.hash_of(key, namespace);
+        view.prefetch_bucket(hash);
+        let wanted = if flags & FLAG_HIDDEN == 0 { self.soon_on_disk(namespace, key) } else { None };
+        self.glance(view, now);
         if metadata.len() > MAX_METADATA {
             crate::bail!(NMC_ERR_INVALID_ARG, "the metadata has {} bytes; {MAX_METADATA} are possible", metadata.len());
         }
@@ -22,14 +26,13 @@ impl Master {
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no namespace {namespace}");
         }
         let word = namespace_word(view, namespace);
-        let hash = map.hash_of(key, namespace);
         if flags & FLAG_HIDDEN == 0
             && let Some(there) = self.find(view, hash, key, word)
         {
             let writing = self.lists.list_of(there) == Some(WRITING);
             return Err(exists(key, if writing { "is being written" } else { "exists" }));
         }
-        if flags & FLAG_HIDDEN == 0 && self.on_disk(namespace, key).is_some() {
+        if self.found_on_disk(wanted).is_some() {
             return Err(exists(key, "is on disk"));
         }
         let owner = match request.rank {

@@ -5,7 +5,9 @@ use super::super::config::Config;
 use super::super::format::{BLOCK, Item, Tail, bucket_id, bucket_name, bucket_temporary_id, bucket_temporary_name};
 use super::super::io::{Disk, File, Listed};
 use super::super::journal::{Journal, State};
-use super::{Draft, FileId, Found, Place, Storage, check_is, read_end, read_list_file, take_away};
+use super::{
+    Draft, FileId, Found, Place, Storage, blocks_of, check_is, no_bucket, read_end, read_list_file, take_away,
+};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::point::reach;
@@ -33,12 +35,14 @@ pub fn meta_id(name: &str) -> Option<u64> {
 pub struct Buckets {
     disk: Arc<dyn Disk>,
     meta: bool,
+    /// Blocks of the buckets that were found, with second copies of their lists, by number.
+    found: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Buckets {
     /// Those of a directory.
     pub fn new(disk: Arc<dyn Disk>) -> Self {
-        Self { disk, meta: false }
+        Self { disk, meta: false, found: Mutex::default() }
     }
 
     fn copy_of_list(&self, bucket: u64) -> Result<(Tail, Vec<u8>)> {
@@ -52,29 +56,33 @@ impl Buckets {
 impl Storage for Buckets {
     fn find(&self, listed: &[Listed], _: &State) -> Result<Found> {
         let mut found = Found::default();
-        let mut metas = Vec::new();
+        let (mut buckets, mut metas) = (Vec::new(), Vec::new());
         for file in listed {
             let name = &*file.name;
             if !file.regular {
                 memory::push(&mut found.foreign, name.into())?;
             } else if let Some(id) = bucket_id(name) {
-                memory::push(&mut found.buckets, id)?;
+                memory::push(&mut buckets, (id, blocks_of(file)))?;
             } else if let Some(id) = meta_id(name) {
-                memory::push(&mut metas, id)?;
+                memory::push(&mut metas, (id, blocks_of(file)))?;
             } else if bucket_temporary_id(name).is_some() {
                 memory::push(&mut found.leftovers, (None, name.into()))?;
             } else if name.strip_suffix(DAMAGED).and_then(bucket_id).is_some() {
                 memory::push(&mut found.aside, (None, name.into()))?;
+                found.aside_blocks += blocks_of(file);
             } else {
                 memory::push(&mut found.foreign, name.into())?;
             }
         }
-        found.buckets.sort_unstable();
-        for id in metas {
-            if found.buckets.binary_search(&id).is_err() {
-                memory::push(&mut found.leftovers, (None, meta_name(id)))?;
+        buckets.sort_unstable();
+        for (id, blocks) in metas {
+            match buckets.binary_search_by_key(&id, |(bucket, _)| *bucket) {
+                Ok(at) => buckets[at].1 += blocks,
+                Err(_) => memory::push(&mut found.leftovers, (None, meta_name(id)))?,
             }
         }
+        found.buckets = memory::collect(buckets.iter().map(|(bucket, _)| *bucket))?;
+        *self.found.lock() = buckets;
         Ok(found)
     }
 
@@ -102,7 +110,9 @@ impl Storage for Buckets {
     }
 
     fn blocks(&self, bucket: u64) -> Result<u64> {
-        Ok(self.disk.open(&bucket_name(bucket), false)?.bytes()? / BLOCK as u64)
+        let found = self.found.lock();
+        let at = found.binary_search_by_key(&bucket, |(found, _)| *found).map_err(|_| no_bucket(bucket))?;
+        Ok(found[at].1)
     }
 
     fn begin(&mut self, config: &Config, _: &State) -> Result<()> {
@@ -172,6 +182,8 @@ impl Storage for Buckets {
         let name = bucket_name(bucket);
         if delete {
             self.disk.unlink(&name)?;
+            // One that stays is taken away by whoever opens the directory next; so is that of one that is renamed.
+            let _ = self.disk.unlink(&meta_name(bucket));
         } else {
             self.disk.rename(&name, &format!("{name}{DAMAGED}"))?;
         }
@@ -203,13 +215,15 @@ impl Draft for DraftFile<'_> {
         self.file.write(list, list_at)?;
         reach("tier.written");
         self.file.datasync()?;
+        let mut blocks = total / BLOCK as u64;
         if self.buckets.meta {
             let meta = self.buckets.disk.create(&meta_name(self.bucket), list.len() as u64)?;
             meta.write(list, 0)?;
             meta.datasync()?;
+            blocks += list.len() as u64 / BLOCK as u64;
         }
         reach("tier.synced");
-        Ok(total / BLOCK as u64)
+        Ok(blocks)
     }
 
     fn seal(&mut self, journal: &Mutex<Journal>) -> Result<()> {

@@ -6,7 +6,7 @@ use super::super::config::Config;
 use super::super::format::{BLOCK, Item, Tail};
 use super::super::io::{Disk, File, Listed};
 use super::super::journal::{Journal, State};
-use super::{Draft, FileId, Found, Place, Storage, check_is, gone_is_fine, read_list_file, take_away};
+use super::{Draft, FileId, Found, Place, Storage, blocks_of, check_is, gone_is_fine, read_list_file, take_away};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::point::reach;
@@ -90,13 +90,17 @@ impl Storage for Folders {
                 memory::push(&mut found.foreign, shard.name.clone())?;
                 continue;
             };
-            for file in self.disk.folder(&shard.name)?.list()? {
+            let folder = self.disk.folder(&shard.name)?;
+            for file in folder.list()? {
                 let of = |function| id_of(&file.name, function).filter(|id| file.folder && id & 0xff == number);
                 if let Some(id) = of(folder_name) {
                     memory::push(&mut found.buckets, id)?;
                 } else if of(temporary_name).is_some() {
                     memory::push(&mut found.leftovers, (Some(shard.name.clone()), file.name))?;
                 } else if of(damaged_name).is_some() {
+                    // What cannot be read has a size that nobody knows.
+                    let files = folder.folder(&file.name).and_then(|aside| aside.list()).unwrap_or_default();
+                    found.aside_blocks += files.iter().map(blocks_of).sum::<u64>();
                     memory::push(&mut found.aside, (Some(shard.name.clone()), file.name))?;
                 } else {
                     memory::push(&mut found.foreign, format!("{}/{}", shard.name, file.name))?;
@@ -131,7 +135,7 @@ impl Storage for Folders {
 
     fn blocks(&self, bucket: u64) -> Result<u64> {
         let files = self.folder(bucket)?.list()?;
-        Ok(files.iter().map(|file| file.bytes.div_ceil(BLOCK as u64)).sum())
+        Ok(files.iter().map(blocks_of).sum())
     }
 
     fn begin(&mut self, _: &Config, _: &State) -> Result<()> {

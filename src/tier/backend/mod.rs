@@ -27,7 +27,7 @@ use super::journal::{self, Journal, State};
 use super::recovery::{self, read_head};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::NMC_ERR_NOT_FOUND;
+use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND, NMC_ERR_PERMISSION};
 use crate::layout::disk::Spot;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -75,6 +75,8 @@ pub struct Found {
     pub leftovers: Vec<(Option<String>, String)>,
     /// What was damaged and renamed, in the same way.
     pub aside: Vec<(Option<String>, String)>,
+    /// Blocks that this takes.
+    pub aside_blocks: u64,
     /// Names that are not the tier's.
     pub foreign: Vec<String>,
 }
@@ -98,7 +100,7 @@ pub trait Storage: Send + Sync {
     /// Reads the list of a bucket: its last block and the list itself. `NMC_ERR_NOT_FOUND` if there is no such bucket.
     fn list(&self, bucket: u64) -> Result<(Tail, Vec<u8>)>;
 
-    /// Blocks that a bucket takes.
+    /// Blocks that a bucket takes which [`Storage::find`] has found, with all that goes with it.
     fn blocks(&self, bucket: u64) -> Result<u64>;
 
     /// Begins to use a directory for writing, when it is known what is there.
@@ -206,9 +208,26 @@ pub fn find(storage: &dyn Storage, disk: &dyn Disk) -> Result<Found> {
     recovery::find(storage, listed, &state)
 }
 
+/// Blocks of a file.
+fn blocks_of(file: &Listed) -> u64 {
+    file.bytes.div_ceil(BLOCK as u64)
+}
+
 /// Takes a name away, if it is there.
 pub fn take_away(disk: &dyn Disk, name: &str) -> Result<()> {
     gone_is_fine(disk.unlink(name))
+}
+
+/// Makes a file under a temporary name, in the place of one that was begun before and never got its own. Something that cannot be taken
+/// away, a folder, is in the way, which is another thing than a directory that somebody owns.
+pub fn create_temporary(disk: &dyn Disk, name: &str, bytes: u64) -> Result<Box<dyn File>> {
+    let _ = disk.unlink(name);
+    disk.create_buffered(name, bytes).map_err(|mut error| {
+        if error.status == NMC_ERR_EXISTS {
+            error.status = NMC_ERR_PERMISSION;
+        }
+        error
+    })
 }
 
 fn gone_is_fine(taken: Result<()>) -> Result<()> {

@@ -3,10 +3,10 @@
 
 use super::disk::{Watched, values};
 use super::ledger::{Ledger, Moments};
-use super::master::{Master, Op, Records, head, look};
+use super::master::{Master, Op, Records, extent_bytes, head, look};
 use super::{BACKENDS, config};
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NO_SPACE};
-use crate::tier::backend::DATA_NAME;
+use crate::tier::backend::{DATA_NAME, meta_name};
 use crate::tier::config::Torn;
 use crate::tier::directory::Directory;
 use crate::tier::format::BLOCK;
@@ -36,6 +36,15 @@ fn found(disk: &SimDisk, config: &Config, recovered: &Recovered) -> Vec<(u8, u8)
     look(&Records::new(disk, config.backend), recovered, None).unwrap().0.into_keys().collect()
 }
 
+fn bytes_of(disk: &SimDisk) -> u64 {
+    values(disk).map(|(_, bytes)| bytes).sum()
+}
+
+/// Bytes that are taken from the capacity.
+fn taken(disk: &SimDisk, config: &Config) -> u64 {
+    if config.backend == Backend::Offset { extent_bytes(&disk.kill()) } else { bytes_of(disk) }
+}
+
 #[test]
 fn a_list_that_cannot_be_read_keeps_nobody_from_the_others() {
     for config in BACKENDS.map(|backend| config(backend, false)) {
@@ -55,14 +64,15 @@ fn a_list_that_cannot_be_read_keeps_nobody_from_the_others() {
             lost += 1;
             let left = found(&image, &config, &recovered);
             assert_eq!((recovered.torn, left.len()), (1, 1), "{name}");
-            let bytes: u64 = values(&image).map(|(_, bytes)| bytes).sum();
-            assert_eq!(bytes, values(&disk).map(|(_, bytes)| bytes).sum::<u64>(), "{name}: it stays as it is");
+            assert_eq!(bytes_of(&image), bytes_of(&disk), "{name}: it stays as it is");
+            assert_eq!(directory.file_bytes(), taken(&image, &config), "{name}: and counts");
             drop(directory);
             // The disk works again: what was gone on without does not come back, and stays nevertheless. Nor after a crash.
-            for image in [image.kill(), image.crash(&mut super::Rng(n))] {
+            for image in [image.kill(), image.crash(&mut super::Random(n))] {
                 let (directory, recovered) = open(&image, &config);
                 assert_eq!((recovered.torn, found(&image, &config, &recovered)), (1, left.clone()), "{name}");
                 assert_eq!(directory.bucket_count(), 1);
+                assert_eq!(directory.file_bytes(), taken(&image, &config), "{name}");
                 drop(directory);
                 let watched = Watched::new(&image, &Arc::new(Moments::new(Ledger::default())), None);
                 watched.moments().ledger.lock().numbers = [1, 2].into();
@@ -70,6 +80,7 @@ fn a_list_that_cannot_be_read_keeps_nobody_from_the_others() {
                 for op in [Op::Set((0, 0)), Op::Set((0, 1)), Op::Write(None), Op::Tidy, Op::Restart] {
                     master.run(op).unwrap();
                     master.audit().unwrap();
+                    master.audit_bytes().unwrap();
                 }
             }
         }
@@ -106,18 +117,52 @@ fn a_damaged_list_is_set_aside_or_deleted() {
         let (file, end) = end_of_list(&disk, &config);
         file.write(b"damage", end - 100).unwrap();
         file.datasync().unwrap();
-        let before: u64 = values(&disk).map(|(_, bytes)| bytes).sum();
+        let before = bytes_of(&disk);
         let (directory, recovered) = open(&disk, &config);
         assert_eq!((recovered.torn, found(&disk, &config, &recovered)), (1, vec![(0, 0)]), "{}", backend.name());
         assert_eq!(directory.counts.torn.load(std::sync::atomic::Ordering::Relaxed), 1);
-        let after: u64 = values(&disk).map(|(_, bytes)| bytes).sum();
-        assert_eq!(after < before, torn == Torn::Delete && backend != Backend::Offset, "{}", backend.name());
+        let gone = torn == Torn::Delete;
+        assert_eq!(bytes_of(&disk) < before, gone && backend != Backend::Offset, "{}", backend.name());
+        assert_eq!(directory.file_bytes(), taken(&disk, &config), "{}", backend.name());
+        assert_eq!(directory.aside_bytes() > 0, !gone, "{}", backend.name());
         drop(directory);
         // It is not looked at again; only that of one file is still there, since it cannot have another name.
-        let (_, recovered) = open(&disk, &config);
+        let (directory, recovered) = open(&disk, &config);
+        assert_eq!(directory.file_bytes(), taken(&disk, &config), "{}", backend.name());
+        assert_eq!(directory.aside_bytes() > 0, !gone, "{}", backend.name());
         let still = backend == Backend::Offset && torn == Torn::MoveAside;
         assert_eq!((recovered.torn, recovered.foreign), (u64::from(still), 0), "{}", backend.name());
         assert_eq!(found(&disk, &config, &recovered), [(0, 0)]);
+    }
+}
+
+/// The capacity holds for everything that is there: what was set aside, and second copies of lists.
+#[test]
+fn what_is_damaged_and_lists_that_are_written_twice_take_their_part_of_the_capacity() {
+    for (backend, meta) in [(Backend::Bucket, false), (Backend::Bucket, true), (Backend::File, false)] {
+        let config = Config { meta, ..config(backend, false) };
+        let disk = two_buckets(&config);
+        if meta {
+            // Both copies of the list.
+            let copy = disk.open(&meta_name(2), true).unwrap();
+            copy.write(b"damage", copy.bytes().unwrap() - 100).unwrap();
+        }
+        let (file, end) = end_of_list(&disk, &config);
+        file.write(b"damage", end - 100).unwrap();
+        drop(open(&disk, &config));
+        // Writes one more bucket; gives the bytes that there are then.
+        let write = |capacity_bytes| {
+            let disk = disk.kill();
+            let watched = Watched::new(&disk, &Arc::new(Moments::new(Ledger::default())), None);
+            let mut master = Master::open(&watched, &Config { capacity_bytes, ..config.clone() }).unwrap();
+            assert!(master.run(Op::Set((1, 0))).unwrap());
+            let written = master.run(Op::Write(None));
+            master.audit_bytes().unwrap();
+            written.map(|_| bytes_of(&disk)).map_err(|error| error.status)
+        };
+        let needed = write(64 << 20).unwrap();
+        assert_eq!(write(needed), Ok(needed), "{} {meta}", backend.name());
+        assert_eq!(write(needed - 1), Err(NMC_ERR_NO_SPACE), "{} {meta}", backend.name());
     }
 }
 
@@ -172,7 +217,7 @@ fn one_file_becomes_larger_and_keeps_what_it_has_when_there_is_less_room() {
         }
         master.audit().unwrap();
         drop(master);
-        for image in [disk.kill(), disk.crash(&mut super::Rng(capacity_bytes))] {
+        for image in [disk.kill(), disk.crash(&mut super::Random(capacity_bytes))] {
             let (_, recovered) = open(&image, &config);
             assert_eq!(found(&image, &config, &recovered)[..2], [(0, 0), (0, 1)]);
         }

@@ -3,7 +3,7 @@
 
 use super::ledger::{Moments, TIER};
 use crate::base::error::Result;
-use crate::tier::backend::{DATA_NAME, meta_id};
+use crate::tier::backend::DATA_NAME;
 use crate::tier::format::{
     Entry, JOURNAL_RECORD, SUPER_NAME, bucket_id, encode_entry, journal_number, journal_temporary_number,
 };
@@ -40,6 +40,14 @@ pub enum Mistake {
     Hasty,
     /// Folders are not synced, nor is what they are in.
     NoFolderSync,
+    /// The entries of a bucket that is given up end before anything says so.
+    EntriesFirst,
+    /// They end before that lasts.
+    GoneUnsynced,
+    /// Whether the disk has a value is noted when it is written, and not looked at in the index.
+    CleanFlag,
+    /// A value comes back into memory by an ordinary put.
+    PromotedByPut,
 }
 
 /// What is done later than the directory believes.
@@ -56,6 +64,8 @@ struct Shared {
     late: Mutex<Vec<Late>>,
     /// Bytes of buckets that were given back.
     punched: Mutex<BTreeMap<String, u64>>,
+    /// See [`Watched::put_off`].
+    put_off: AtomicBool,
 }
 
 /// See the module.
@@ -122,7 +132,8 @@ impl Watched {
     /// This disk, with a moment before each change.
     pub fn new(sim: &SimDisk, moments: &Arc<Moments>, mistake: Option<Mistake>) -> Self {
         let (at, sim, moments) = (Arc::new(sim.clone()), sim.clone(), Arc::clone(moments));
-        let shared = Shared { sim, moments, mistake, late: Mutex::default(), punched: Mutex::default() };
+        let (late, punched, put_off) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        let shared = Shared { sim, moments, mistake, late, punched, put_off };
         Self { shared: Arc::new(shared), at, is_folder: false }
     }
 
@@ -144,6 +155,14 @@ impl Watched {
     /// Whether any is.
     pub fn is_mistaken(&self) -> bool {
         self.shared.mistake.is_some()
+    }
+
+    /// Gives a bucket up. For [`Mistake::GoneUnsynced`] no file is synced for that.
+    pub fn put_off(&self, condemn: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.shared.put_off.store(self.makes(Mistake::GoneUnsynced), Relaxed);
+        let condemned = condemn();
+        self.shared.put_off.store(false, Relaxed);
+        condemned
     }
 
     fn file(&self, name: &str, file: Box<dyn File>) -> Box<dyn File> {
@@ -173,13 +192,13 @@ impl Watched {
     }
 }
 
-/// Files with values, without second copies of lists, and their bytes; of a folder, all files in it.
+/// Files with values and with lists, and their bytes; of a folder, all files in it.
 pub fn values(disk: &dyn Disk) -> impl Iterator<Item = (String, u64)> {
     let mut all = Vec::new();
     for file in disk.list().unwrap() {
         if file.folder {
             all.extend(values(&*disk.folder(&file.name).unwrap()).collect::<Vec<_>>());
-        } else if is_values(&file.name) && file.name != DATA_NAME && meta_id(&file.name).is_none() {
+        } else if is_values(&file.name) && file.name != DATA_NAME {
             all.push((file.name, file.bytes));
         }
     }
@@ -289,6 +308,7 @@ impl File for WatchedFile {
         self.shared.moment();
         match self.shared.mistake {
             Some(Mistake::NoDatasync) if self.is_bucket => Ok(()),
+            Some(Mistake::GoneUnsynced) if self.shared.put_off.load(Relaxed) => Ok(()),
             // When it gets its name, it lasts.
             Some(Mistake::NoJournalSync) if !self.is_bucket && self.synced.swap(true, Relaxed) => Ok(()),
             Some(Mistake::EarlyEntries) if self.is_bucket => self.shared.later(Late::Datasync(Arc::clone(&self.file))),

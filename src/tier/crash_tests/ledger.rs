@@ -2,7 +2,7 @@
 //! held then.
 
 use super::Violation;
-use crate::tier::io::sim::{Rng, SimDisk};
+use crate::tier::io::sim::{Random, SimDisk};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ pub type Version = (u64, u64);
 pub fn value_of(name: Name, version: Version) -> Vec<u8> {
     let seed = (u64::from(name.0) << 56 | u64::from(name.1) << 48 | version.0 << 24) ^ version.1;
     let seed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let bytes = match Rng(seed).below(16) {
+    let bytes = match Random(seed).below(16) {
         0 => 0,
         1 => 70_000,
         2..6 => 5000,
@@ -41,6 +41,8 @@ pub struct Ledger {
     pub over: BTreeMap<Name, Version>,
     /// The same for a power loss.
     pub over_for_good: BTreeMap<Name, Version>,
+    /// Buckets that were given up: nothing is found in them, whatever happens.
+    pub gone: BTreeSet<u64>,
     /// Numbers that buckets had.
     pub numbers: BTreeSet<u64>,
     /// Stores that there were.
@@ -77,9 +79,9 @@ enum Keep {
     None,
     All,
     /// One of so many, by chance.
-    OneOf(u32, Rng),
+    OneOf(u32, Random),
     /// The same, from the first failure of the disk on.
-    SinceFailure(u32, Rng),
+    SinceFailure(u32, Random),
 }
 
 /// See the module.
@@ -109,12 +111,12 @@ impl Moments {
 
     /// From now on one of so many is kept.
     pub fn keep_one_of(&self, many: u32, seed: u64) {
-        *self.keep.lock() = Keep::OneOf(many, Rng(seed));
+        *self.keep.lock() = Keep::OneOf(many, Random(seed));
     }
 
     /// From the first failure of the disk on, one of so many is kept.
     pub fn keep_since_failure(&self, many: u32, seed: u64) {
-        *self.keep.lock() = Keep::SinceFailure(many, Rng(seed));
+        *self.keep.lock() = Keep::SinceFailure(many, Random(seed));
     }
 
     /// A moment.

@@ -1,7 +1,9 @@
 //! A small master: what keys stand for, what is being written, and the marks that follow, in the order in which the store's
 //! master makes them. It writes into the ledger what it was promised.
 
-use super::Promise::{Counted, NumbersOnce, RightBytes};
+mod moves;
+
+use super::Promise::{Counted, Found as IsFound, NumbersOnce, RightBytes};
 use super::Violation;
 use super::disk::{Mistake, Watched};
 use super::ledger::{Name, TIER, Version, value_of};
@@ -17,6 +19,7 @@ use crate::tier::directory::{Directory, Source};
 use crate::tier::format::{BLOCK, GRANULE, Head, Header, header_bytes};
 use crate::tier::io::Disk;
 use crate::tier::io::sim::SimDisk;
+use crate::tier::journal;
 use crate::tier::recovery::Recovered;
 use crate::tier::{Backend, Config};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +54,14 @@ pub enum Op {
     WriteAnd(When, Meanwhile),
     /// What is in memory leaves it.
     Evict,
+    /// The oldest bucket leaves the disk to make room.
+    GiveUp,
+    /// The same, but only so many of its entries could be ended for now.
+    Condemn(usize),
+    /// A value that only the disk has comes back into memory.
+    Promote(Name),
+    /// The same, and something else when it was read and is not shown yet.
+    PromoteAnd(Name, Meanwhile),
     Sync,
     /// Sweeps the index, and gives space back until there is none to give.
     Tidy,
@@ -60,21 +71,27 @@ pub enum Op {
     Restart,
 }
 
-/// See [`Op::WriteAnd`].
+/// See [`Op::WriteAnd`] and [`Op::PromoteAnd`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meanwhile {
     Set(Name),
     Remove(Name),
     Flush(u8),
+    /// Only the thread that writes does that: before it has begun to.
+    GiveUp,
 }
 
 /// What a key stands for.
 #[derive(Debug, Clone, Copy)]
 struct Object {
     version: Version,
+    /// A value that came back from the disk has another one than it was put with.
+    epoch: u64,
     index: u32,
     memory: bool,
     entry: Option<Spot>,
+    /// For [`Mistake::CleanFlag`].
+    written: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -89,6 +106,7 @@ struct Hold {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub version: Version,
+    epoch: u64,
     pub spot: Spot,
 }
 
@@ -113,8 +131,17 @@ fn space_name(namespace: u8) -> [u8; 1] {
     [b'a' + namespace]
 }
 
-fn key_of(name: Name) -> Vec<u8> {
+pub fn key_of(name: Name) -> Vec<u8> {
     format!("key {}", name.1).into_bytes()
+}
+
+/// What a record says of the put that its value came from.
+pub fn put_of((store, epoch): Version) -> u64 {
+    store << 32 | epoch
+}
+
+pub fn version_of(put: u64) -> Version {
+    (put >> 32, put & 0xffff_ffff)
 }
 
 /// The head of a directory that is made now.
@@ -136,7 +163,7 @@ impl Records {
 }
 
 /// Reads a record as whoever finds it does: key, version and value, if all sums are right.
-fn read_record(records: &Records, spot: Spot) -> Result<(Vec<u8>, Version, Vec<u8>)> {
+pub fn read_record(records: &Records, spot: Spot) -> Result<(Vec<u8>, Version, Vec<u8>)> {
     let (file, block) = records.storage.locate(spot);
     let file = records.storage.place(file).open(&*records.disk)?;
     let at = block * BLOCK as u64;
@@ -154,7 +181,7 @@ fn read_record(records: &Records, spot: Spot) -> Result<(Vec<u8>, Version, Vec<u
             return Err(Error::new(NMC_ERR_CORRUPT, "a sum is wrong"));
         }
     }
-    Ok((record.key.to_vec(), (record.store_id, record.epoch), value))
+    Ok((record.key.to_vec(), version_of(record.put), value))
 }
 
 /// Reads what lies at a place, which must be this version of a key in this namespace; gives the key.
@@ -190,13 +217,13 @@ pub fn look(
     };
     let (mut current, mut losers) = (BTreeMap::<Name, Found>::new(), Vec::new());
     for record in &recovered.found {
-        let (entry, spot) = (record.entry, record.entry.spot);
-        let version = (record.store_id, entry.epoch);
-        let name = check_record(records, spot, namespace_of(entry.space), version)?;
+        let (epoch, spot) = (record.entry.epoch, record.entry.spot);
+        let version = version_of(record.put);
+        let name = check_record(records, spot, namespace_of(record.entry.space), version)?;
         match current.get(&name) {
-            Some(other) if other.version.1 >= version.1 => losers.push(spot),
+            Some(other) if other.epoch >= epoch => losers.push(spot),
             Some(_) | None => {
-                if let Some(loser) = current.insert(name, Found { version, spot }) {
+                if let Some(loser) = current.insert(name, Found { version, epoch, spot }) {
                     losers.push(loser.spot);
                 }
             }
@@ -205,7 +232,15 @@ pub fn look(
     Ok((current, losers))
 }
 
-struct Values(u64);
+/// Bytes of one file that buckets have, as the journal says.
+pub fn extent_bytes(disk: &SimDisk) -> u64 {
+    let names: Vec<String> = disk.list().unwrap().into_iter().map(|file| file.name).collect();
+    let (_, state) = journal::read_latest(disk, TIER, &names).unwrap();
+    state.extents.iter().map(|extent| extent.blocks * BLOCK as u64).sum()
+}
+
+/// The values that were put.
+pub struct Values;
 
 impl Source for Values {
     fn read(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
@@ -213,7 +248,7 @@ impl Source for Values {
         if item.epoch % 16 == 15 {
             return Err(Error::new(NMC_ERR_CORRUPT, "this one cannot be read"));
         }
-        let value = value_of(name_of(item), (self.0, item.epoch));
+        let value = value_of(name_of(item), version_of(item.put));
         let from = usize::try_from(offset).unwrap();
         to.copy_from_slice(&value[from..from + to.len()]);
         Ok(())
@@ -274,14 +309,15 @@ impl Master {
         }
         master.objects.values_mut().for_each(|object| object.entry = None);
         master.next_index = master.objects.values().map(|object| object.index + 1).max().unwrap_or(0);
-        for (name, Found { version, spot }) in &current {
+        for (name, Found { version, epoch, spot }) in &current {
             match master.objects.get_mut(name) {
                 Some(object) if object.version == *version => object.entry = Some(*spot),
                 // What memory has counts.
                 Some(_) => marks.push(dead(*spot, true)),
                 None => {
                     let index = master.take_index();
-                    let object = Object { version: *version, index, memory: false, entry: Some(*spot) };
+                    let (entry, version, epoch) = (Some(*spot), *version, *epoch);
+                    let object = Object { version, epoch, index, memory: false, entry, written: true };
                     master.objects.insert(*name, object);
                 }
             }
@@ -326,6 +362,10 @@ impl Master {
             Op::Write(key) => self.write(key, None),
             Op::WriteAnd(when, meanwhile) => self.write(None, Some((when, meanwhile))),
             Op::Evict => Ok(self.evict()),
+            Op::GiveUp => self.give_up(usize::MAX),
+            Op::Condemn(entries) => self.give_up(entries),
+            Op::Promote(name) => self.promote(name, None),
+            Op::PromoteAnd(name, meanwhile) => self.promote(name, Some(meanwhile)),
             Op::Sync => self.sync().map(|()| true),
             Op::Tidy => self.tidy(),
             Op::Close | Op::Restart => self.close(op == Op::Close).map(|()| true),
@@ -378,7 +418,8 @@ impl Master {
         let known = self.space_of(name.0);
         let version = (self.store_id, self.next_epoch);
         self.next_epoch += 1;
-        let object = Object { version, index: self.take_index(), memory: true, entry: None };
+        let (index, epoch) = (self.take_index(), version.1);
+        let object = Object { version, epoch, index, memory: true, entry: None, written: false };
         let former = self.objects.insert(name, object);
         let marks = former.map_or(Vec::new(), |former| self.end(name, &former));
         let ended: Vec<_> = former.map(|former| (name, former.version)).into_iter().collect();
@@ -412,13 +453,6 @@ impl Master {
         Ok(true)
     }
 
-    fn evict(&mut self) -> bool {
-        let before = self.objects.values().filter(|object| object.memory).count();
-        self.objects.retain(|_, object| object.entry.is_some());
-        self.objects.values_mut().for_each(|object| object.memory = false);
-        before > 0
-    }
-
     fn sync(&mut self) -> Result<()> {
         let over = self.disk.moments().ledger.lock().over.clone();
         self.directory.sync()?;
@@ -428,7 +462,7 @@ impl Master {
 
     fn tidy(&mut self) -> Result<bool> {
         let swept: Vec<Mark> = std::mem::take(&mut self.former).into_iter().map(|spot| Mark::Over { spot }).collect();
-        let mut worked = !swept.is_empty();
+        let mut worked = !swept.is_empty() || self.end_condemned();
         self.tell(&swept, &[], false)?;
         for _ in 0..TIDY {
             if !self.directory.tidy()? {
@@ -460,14 +494,13 @@ impl Master {
     fn next_to_write(&mut self, key: Option<u8>) -> Vec<ToWrite> {
         let mut items = Vec::new();
         for (name, object) in &self.objects {
-            let dirty = object.memory && object.entry.is_none();
-            if !dirty || key.is_some_and(|key| key != name.1) {
+            if !object.memory || self.is_clean(object) || key.is_some_and(|key| key != name.1) {
                 continue;
             }
             self.holds.push(Hold { index: object.index, name: *name, spot: None, gone: false });
             items.push(ToWrite {
                 index: object.index,
-                epoch: object.version.1,
+                epoch: object.epoch,
                 namespace: name.0.into(),
                 space: self.spaces[&name.0],
                 key: key_of(*name),
@@ -475,7 +508,7 @@ impl Master {
                 bytes: value_of(*name, object.version).len() as u64,
                 rank: 0,
                 class: (Retain::None, 0),
-                put: object.version.1,
+                put: put_of(object.version),
             });
         }
         items
@@ -512,6 +545,7 @@ impl Master {
             Meanwhile::Set(name) => self.set(name).map(|()| true),
             Meanwhile::Remove(name) => self.remove(name),
             Meanwhile::Flush(namespace) => self.flush(namespace),
+            Meanwhile::GiveUp => self.give_up(usize::MAX),
         };
     }
 
@@ -527,17 +561,17 @@ impl Master {
         };
         reach(self, When::Chosen);
         let (directory, store_id) = (Arc::clone(&self.directory), self.store_id);
-        let written = directory.write(&items, store_id, &Values(store_id), &mut |places| {
+        let written = directory.write(&items, store_id, &Values, &mut |places| {
             let wanted = self.assign(places);
             reach(self, When::Assigned);
             Ok(wanted)
         });
         let stored = written.inspect_err(|_| self.holds.clear())?;
-        for Stored { index, entry, .. } in &stored {
+        for Stored { index, put, .. } in &stored {
             let mut objects = self.objects.iter();
             if let Some((name, object)) = objects.find(|(_, object)| object.index == *index) {
-                self.disk.moments().ledger.lock().there.insert(*name, (store_id, entry.epoch));
-                assert_eq!(object.version, (store_id, entry.epoch));
+                self.disk.moments().ledger.lock().there.insert(*name, version_of(*put));
+                assert_eq!(object.version, version_of(*put));
             }
         }
         reach(self, When::Written);
@@ -551,7 +585,7 @@ impl Master {
             let known = self.spaces.get(&hold.name.0).is_some_and(|space| space.generation == generation);
             match self.objects.get_mut(&hold.name).filter(|object| known && object.index == index) {
                 Some(object) => {
-                    object.entry = Some(entry.spot);
+                    (object.entry, object.written) = (Some(entry.spot), true);
                     self.directory.entered(entry.spot.bucket);
                 }
                 None => marks.push(dead(entry.spot, false)),
@@ -575,6 +609,11 @@ impl Master {
             if let Some(spot) = object.entry {
                 let found = check_record(&records, spot, name.0, object.version)?;
                 assert_eq!(found, *name);
+            } else if !object.memory {
+                return Err(Violation::new(
+                    IsFound,
+                    format!("{name:?} left memory since the disk has it, and it is not"),
+                ));
             }
         }
         Ok(())
@@ -582,11 +621,17 @@ impl Master {
 
     /// What the directory counts is there.
     pub fn audit_bytes(&self) -> std::result::Result<(), Violation> {
-        let (counted, there) = (self.directory.file_bytes(), self.disk.bucket_bytes());
-        // What is in one file is counted by the journal alone, and what could not be read by nobody.
-        if self.config.backend == Backend::Offset || self.directory.counts.torn.load(Relaxed) > 0 {
-            return Ok(());
-        }
+        let counted = self.directory.file_bytes();
+        let there = match self.config.backend {
+            Backend::Offset => {
+                // What is being given up is not in the journal any more, and counts until it is.
+                if self.disk.moments().ledger.lock().gone.iter().any(|bucket| self.directory.has(*bucket)) {
+                    return Ok(());
+                }
+                extent_bytes(&self.disk.sim().kill())
+            }
+            _ => self.disk.bucket_bytes(),
+        };
         if counted != there {
             return Err(Violation::new(Counted, format!("{counted} bytes are counted, {there} are there")));
         }

@@ -82,6 +82,13 @@ impl Directory {
         Err(self.trouble().unwrap_or(error))
     }
 
+    /// Bytes that files take more with a bucket of these, at most.
+    pub fn bytes_of(&self, items: &[ToWrite]) -> u64 {
+        let records: u64 = items.iter().map(|item| Shape::of(item.key.len(), item.bytes).blocks).sum();
+        let lists = 1 + u64::from(self.config.meta);
+        records * BLOCK as u64 + lists * footer_bytes(items.iter().map(|item| item.key.len()))
+    }
+
     fn write_once(
         &self,
         items: &[ToWrite],
@@ -92,7 +99,7 @@ impl Directory {
         let sizes = memory::collect(items.iter().map(|item| Shape::of(item.key.len(), item.bytes).blocks))?;
         let blocks: u64 = sizes.iter().sum();
         let list_bytes = footer_bytes(items.iter().map(|item| item.key.len()));
-        let size = blocks * BLOCK as u64 + list_bytes;
+        let size = self.bytes_of(items);
         if blocks > MAX_BLOCK {
             crate::bail!(NMC_ERR_LIMIT, "a bucket of {blocks} blocks; {MAX_BLOCK} are possible");
         }

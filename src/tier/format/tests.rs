@@ -6,32 +6,14 @@ use super::fields::{put, seal};
 use super::journal::replay;
 use super::*;
 use crate::base::crc;
+use crate::base::random::Random;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_VERSION};
 
 const TIER: u64 = 0x1234_5678_9abc_def0;
 
-/// The same numbers for the same seed.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() % limit.max(1) as u64).unwrap()
-    }
-
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next().to_le_bytes()[0]).collect()
-    }
-
     fn space(&mut self) -> Space {
-        Space { number: u32_of(self.next() % u64::from(MAX_SPACE)), generation: u32_of(self.next() >> 32) }
+        Space { number: u32_of(self.word() % u64::from(MAX_SPACE)), generation: u32_of(self.word() >> 32) }
     }
 
     /// 0, the last that is possible, or anything between.
@@ -39,7 +21,7 @@ impl Random {
         match self.below(4) {
             0 => 0,
             1 => limit - 1,
-            _ => self.next() % limit,
+            _ => self.word() % limit,
         }
     }
 }
@@ -50,7 +32,7 @@ fn u32_of(word: u64) -> u32 {
 
 fn head(random: &mut Random) -> Head {
     let secret = random.bytes(32).try_into().unwrap();
-    Head { tier_id: random.next(), secret, backend: u32_of(random.next() >> 32), created: random.next() }
+    Head { tier_id: random.word(), secret, backend: u32_of(random.word() >> 32), created: random.word() }
 }
 
 fn record<'a>(random: &mut Random, key: &'a [u8], metadata: &'a [u8], value_bytes: u64) -> Record<'a> {
@@ -60,11 +42,11 @@ fn record<'a>(random: &mut Random, key: &'a [u8], metadata: &'a [u8], value_byte
         metadata,
         value_bytes,
         epoch: random.below_limit(MAX_EPOCH),
-        store_id: random.next(),
-        rank: u32_of(random.next() >> 32),
-        retain: random.next().to_le_bytes()[0],
-        priority: random.next().to_le_bytes()[0],
-        put: random.next(),
+        store_id: random.word(),
+        rank: u32_of(random.word() >> 32),
+        retain: random.word().to_le_bytes()[0],
+        priority: random.word().to_le_bytes()[0],
+        put: random.word(),
     }
 }
 
@@ -95,16 +77,16 @@ fn value_of<'a>(header: &Header<'_>, bytes: &'a [u8]) -> Option<&'a [u8]> {
 fn items<'a>(random: &mut Random, keys: &'a [Vec<u8>]) -> (Vec<Item<'a>>, u64) {
     let (mut list, mut block) = (Vec::new(), 0);
     for key in keys {
-        let (space, value_bytes) = (random.space(), random.next() % (1 << 20));
+        let (space, value_bytes) = (random.space(), random.word() % (1 << 20));
         block += random.below_limit(3);
         list.push(Item {
             block,
             space,
             fingerprint: fingerprint(&[7; 32], space, key),
             epoch: random.below_limit(MAX_EPOCH),
-            store_id: random.next(),
+            store_id: random.word(),
             value_bytes,
-            put: random.next(),
+            put: random.word(),
             key,
         });
         block += Shape::of(key.len(), value_bytes).blocks;
@@ -131,7 +113,7 @@ fn read_footer(footer: &[u8], records_blocks: u64) -> crate::base::error::Result
 }
 
 fn entries(random: &mut Random, count: usize) -> Vec<Entry> {
-    let mut list = vec![Entry::Start { tier_id: TIER, journal: random.next() }];
+    let mut list = vec![Entry::Start { tier_id: TIER, journal: random.word() }];
     while list.len() < count {
         let bucket = random.below_limit(MAX_BUCKET);
         list.push(match random.below(8) {
@@ -148,7 +130,7 @@ fn entries(random: &mut Random, count: usize) -> Vec<Entry> {
                 Entry::Extent { bucket, first, blocks: 1 + random.below_limit(MAX_BLOCK - first) }
             }
             6 => Entry::Lost { bucket },
-            _ => Entry::Position { term: random.next(), number: random.next() },
+            _ => Entry::Position { term: random.word(), number: random.word() },
         });
     }
     list
@@ -249,7 +231,7 @@ fn a_large_header_takes_several_blocks() {
     let shape = record.shape();
     assert_eq!((shape.granules, shape.header_blocks, shape.inline), (4096, 5, false));
     assert_eq!((shape.value_at, shape.blocks), (5 * 4096, 5 + 65_536));
-    let sums: Vec<u32> = (0..4096).map(|_| u32_of(random.next() >> 32)).collect();
+    let sums: Vec<u32> = (0..4096).map(|_| u32_of(random.word() >> 32)).collect();
     let mut bytes = vec![1; shape.header_bytes()];
     record.encode(&sums, &mut bytes).unwrap();
     let header = Header::decode(&bytes).unwrap();
@@ -620,7 +602,7 @@ fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
             2 => {
                 // Fields are at the beginning of a block or of a record.
                 let field = [random.below(64), at][random.below(2)];
-                let word = [0, 1, u64::MAX, random.next(), random.next() >> random.below(64)][random.below(5)];
+                let word = [0, 1, u64::MAX, random.word(), random.word() >> random.below(64)][random.below(5)];
                 put(bytes, field, &word.to_le_bytes()[..1 << random.below(4)]);
             }
             3 => bytes.truncate(at),
@@ -635,11 +617,11 @@ fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
             }
             6 => {
                 let end = (at + len).min(bytes.len());
-                let byte = [0, 0xff, random.next().to_le_bytes()[0]][random.below(3)];
+                let byte = [0, 0xff, random.word().to_le_bytes()[0]][random.below(3)];
                 bytes[at.min(end)..end].fill(byte);
             }
             7 => {
-                let word = random.next().to_le_bytes();
+                let word = random.word().to_le_bytes();
                 put(bytes, at, &word);
             }
             _ if random.below(20) == 0 => bytes.fill([0, 0xff][random.below(2)]),

@@ -4,6 +4,7 @@
 //! [`Disk`] and [`File`] are what the owner of a tier works with; [`Readers`] is for clients, which read many values at once.
 
 mod buffer;
+mod hitch;
 mod real;
 mod ring;
 #[cfg(test)]

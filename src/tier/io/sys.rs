@@ -1,6 +1,7 @@
 //! System calls on a directory and the files in it, by descriptor.
 #![allow(unsafe_code, reason = "system calls")]
 
+use super::hitch;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
@@ -64,13 +65,13 @@ fn c_string(name: &[u8]) -> io::Result<CString> {
 /// The outcome of a call that gives -1 on failure, waited through signals.
 fn checked(mut call: impl FnMut() -> i32) -> io::Result<i32> {
     loop {
-        let got = call();
-        if got >= 0 {
-            return Ok(got);
-        }
-        let cause = io::Error::last_os_error();
-        if cause.kind() != io::ErrorKind::Interrupted {
-            return Err(cause);
+        let got = hitch::call(|| match call() {
+            got if got >= 0 => Ok(got),
+            _ => Err(io::Error::last_os_error()),
+        });
+        match got {
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            got => return got,
         }
     }
 }

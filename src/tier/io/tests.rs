@@ -1,7 +1,7 @@
 //! One suite for every kind of disk: what is written is read back, at any size and offset, and not a byte beside it changes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-use super::sim::{Rng, SimDisk};
+use super::sim::{Random, SimDisk};
 use super::*;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_PERMISSION};
 use std::os::fd::AsFd as _;
@@ -33,11 +33,11 @@ fn on_all(test: impl Fn(&str, &dyn Disk)) {
     test("simulated", &SimDisk::new());
 }
 
-fn below(rng: &mut Rng, limit: usize) -> usize {
+fn below(rng: &mut Random, limit: usize) -> usize {
     rng.below(u32::try_from(limit).unwrap()) as usize
 }
 
-fn random_bytes(rng: &mut Rng, count: usize) -> Vec<u8> {
+fn random_bytes(rng: &mut Random, count: usize) -> Vec<u8> {
     (0..count).map(|_| u8::try_from(rng.below(256)).unwrap()).collect()
 }
 
@@ -68,7 +68,7 @@ impl Guarded {
 }
 
 /// Odd or even sizes and offsets, within a file of `bytes` bytes.
-fn range(rng: &mut Rng, bytes: usize) -> (usize, usize) {
+fn range(rng: &mut Random, bytes: usize) -> (usize, usize) {
     let (mut from, mut to) = (below(rng, bytes + 1), below(rng, bytes + 1));
     if rng.below(3) == 0 {
         (from, to) = (from / BLOCK * BLOCK, to / BLOCK * BLOCK);
@@ -80,7 +80,7 @@ fn range(rng: &mut Rng, bytes: usize) -> (usize, usize) {
 }
 
 /// Cuts `bytes` into pieces.
-fn cut(rng: &mut Rng, bytes: usize) -> Vec<usize> {
+fn cut(rng: &mut Random, bytes: usize) -> Vec<usize> {
     let (mut pieces, mut left) = (Vec::new(), bytes);
     while left > 0 {
         let size = match rng.below(4) {
@@ -98,7 +98,7 @@ fn cut(rng: &mut Rng, bytes: usize) -> Vec<usize> {
 #[test]
 fn a_file_is_what_was_done_to_it() {
     on_all(|kind, disk| {
-        let mut rng = Rng(kind.len() as u64);
+        let mut rng = Random(kind.len() as u64);
         for buffered in [false, true] {
             let (name, start) = (if buffered { "b" } else { "a" }, 200_000);
             let made = if buffered { disk.create_buffered(name, start) } else { disk.create(name, start) };
@@ -185,7 +185,7 @@ fn long_transfers_are_whole() {
     on_all(|kind, disk| {
         let bytes = (5 << 20) + 3 * BLOCK;
         let mut from = Buffer::new(bytes).unwrap();
-        from.copy_from_slice(&random_bytes(&mut Rng(5), bytes));
+        from.copy_from_slice(&random_bytes(&mut Random(5), bytes));
         let file = disk.create("long", 0).unwrap();
         file.write_aligned(&from, BLOCK as u64).unwrap();
         assert_eq!(file.bytes().unwrap(), (bytes + BLOCK) as u64);
@@ -421,14 +421,14 @@ fn many_threads_read_one_file_at_once() {
     for (kind, options) in KINDS {
         let folder = folder();
         let disk = real(folder.path(), options);
-        let bytes = random_bytes(&mut Rng(9), 2 << 20);
+        let bytes = random_bytes(&mut Random(9), 2 << 20);
         let file = disk.create("a", 0).unwrap();
         file.write(&bytes, 0).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..8 {
                 let (file, bytes) = (&file, &bytes);
                 scope.spawn(move || {
-                    let mut rng = Rng(thread);
+                    let mut rng = Random(thread);
                     for _ in 0..20 {
                         let (from, to) = range(&mut rng, bytes.len());
                         let mut buffer = Guarded::new(to - from, 0);

@@ -4,7 +4,7 @@
 
 mod check;
 mod events;
-mod room;
+mod make_room;
 mod throttle;
 mod write;
 
@@ -19,6 +19,7 @@ use crate::base::error::{Error, Result};
 use crate::base::id;
 use crate::base::log;
 use crate::base::memory;
+use crate::base::point::reach;
 use crate::base::status::{
     NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_INTERNAL, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_UNAVAILABLE,
 };
@@ -56,6 +57,8 @@ pub const CALL_OFFLOAD: u32 = 4;
 pub const CALL_DONE: u32 = crate::store::CALL_DONE;
 /// Makes room until the files take this many bytes at most; gives a ticket.
 pub const CALL_EVICT: u32 = 7;
+/// The same as `CALL_SUSPECT`, for one who waits: a ticket, which gives 1 if the value has ended.
+pub const CALL_LOOK: u32 = 9;
 /// How often values are looked for that were read often.
 const LOOK_FOR_DUE: Duration = Duration::from_millis(100);
 /// Results that are kept for those who ask.
@@ -70,6 +73,8 @@ const TIDY: usize = 16;
 enum Job {
     /// An entry that somebody could not read.
     Suspect { index: u32, word: u64 },
+    /// The same, and somebody waits for what comes of it.
+    Look { index: u32, word: u64 },
     /// Marks are made durable.
     Sync,
     /// The objects with these keys in a namespace, or everything.
@@ -253,6 +258,7 @@ impl Running {
         let disk = Arc::clone(&owner) as Arc<dyn DiskOwner>;
         let content = DiskContent { names: &names, found: &found, last_epoch, position };
         let left_out = host.attach_disk(disk, map, &content, store_id)?;
+        reach("tier.attached");
         // If it fails from here on, the store has what it had before.
         let mut running = Self { owner, host, thread: None, former: Some(former) };
         running.host.with(|master| {
@@ -369,6 +375,10 @@ impl DiskOwner for Owner {
             CALL_SUSPECT => {
                 self.suspect(u32::try_from(first).unwrap_or(u32::MAX), second);
                 Ok([0; 3])
+            }
+            CALL_LOOK => {
+                let index = u32::try_from(first).unwrap_or(u32::MAX);
+                Ok([self.begin(Job::Look { index, word: second })?, 0, 0])
             }
             CALL_STATS => {
                 let words = self.stats()?.words();
@@ -651,7 +661,7 @@ impl Owner {
 
     fn run(&self, memory: &dyn HeldMemory, job: Job) -> Result<u64> {
         match job {
-            Job::Suspect { index, word } => self.look_at(index, word).map(u64::from),
+            Job::Suspect { index, word } | Job::Look { index, word } => self.look_at(index, word).map(u64::from),
             Job::Sync => {
                 self.tidy_all();
                 self.directory.sync().map(|()| 0)

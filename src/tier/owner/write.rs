@@ -48,7 +48,7 @@ impl Owner {
             self.make_room_in_index(most.0 as u64)?;
             let mut items = Vec::new();
             let looked = host.with(|master| master.find_to_write(namespace, rest, most, &mut items));
-            let looked = looked.inspect_err(|_| self.let_go(&items))?;
+            let looked = looked.inspect_err(|_| self.release_holds(&items))?;
             rest = rest.get(looked.max(1)..).unwrap_or_default();
             if !items.is_empty() {
                 written += self.write_bucket(memory, &items)?;
@@ -106,7 +106,7 @@ impl Owner {
                 // Those that have room come first.
                 Err(error) if error.status == NMC_ERR_NO_SPACE && !items.is_empty() => return Ok(true),
                 Err(error) => {
-                    self.let_go(items);
+                    self.release_holds(items);
                     return Err(error);
                 }
             }
@@ -139,7 +139,7 @@ impl Owner {
             let mut items = Vec::new();
             let more = self.gather(Scope::All, &mut items)?;
             if self.is_stopping() {
-                self.let_go(&items);
+                self.release_holds(&items);
                 return Err(closing());
             }
             if !items.is_empty() {
@@ -155,11 +155,11 @@ impl Owner {
         }
     }
 
-    pub(super) fn let_go(&self, items: &[ToWrite]) {
+    pub(super) fn release_holds(&self, items: &[ToWrite]) {
         if let (false, Ok(host)) = (items.is_empty(), self.host()) {
             for items in items.chunks(TOLD_TOGETHER) {
                 let _ = host.step(|master, _| {
-                    master.let_go(items);
+                    master.release_holds(items);
                     Ok(())
                 });
             }
@@ -192,7 +192,7 @@ impl Owner {
         let stored = match written {
             Ok(stored) => stored,
             Err(error) => {
-                self.let_go(items);
+                self.release_holds(items);
                 if error.status != NMC_ERR_NO_SPACE {
                     log::emit(log::WARN, || format!("tier: {} values were not written: {error}", items.len()));
                 }
@@ -216,7 +216,7 @@ impl Owner {
         while let (false, Ok(())) = (rest.is_empty(), &told) {
             told = enter(rest).map(|done| rest = &rest[done..]);
         }
-        self.let_go(items);
+        self.release_holds(items);
         if let Some(stored) = stored.first() {
             self.map.heat().warm(stored.entry.spot.bucket, heat_now());
         }

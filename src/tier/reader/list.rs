@@ -4,10 +4,10 @@
 use super::files::Files;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND};
 use crate::layout::disk::{Busy, Entry, Fingerprint, Space, Spot};
 use crate::store::PLACE_SHIFT;
-use crate::store::backing::{DiskRecord, NextOnDisk, Wanted};
+use crate::store::backing::{DiskEntry, DiskRecord, NextOnDisk, Wanted};
 use crate::store::disk::DiskMap;
 use crate::tier::format;
 use parking_lot::Mutex;
@@ -32,6 +32,21 @@ struct Known {
     /// The footers that were used last; the last one is last.
     footers: Vec<Arc<Footer>>,
 }
+
+/// A record to which an entry leads.
+pub struct Live<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its namespace, and the generation of that.
+    pub space: Space,
+    /// The entry.
+    pub entry: DiskEntry,
+}
+
+/// What is done with each; false ends it.
+pub type EachLive<'a> = dyn FnMut(&Live<'_>) -> Result<bool> + 'a;
+/// What hears of lists that cannot be read.
+pub type Lost<'a> = dyn FnMut(u64, Error) -> Result<()> + 'a;
 
 /// The list of a bucket.
 struct Footer {
@@ -109,6 +124,23 @@ impl Lists {
         memory::copy(footer.keys.get(from..item.key_end).unwrap_or_default()).map(|key| Some((key, item.space)))
     }
 
+    /// See [`super::Reader::each`].
+    pub fn each(&self, files: &Files, map: &DiskMap, each: &mut EachLive<'_>, lost: &mut Lost<'_>) -> Result<()> {
+        self.list(files)?;
+        let buckets = Arc::clone(&self.0.lock().buckets);
+        for bucket in &*buckets {
+            match self.footer(files, *bucket) {
+                Ok(None) => {}
+                Ok(Some(footer)) if !footer.each(map, each)? => break,
+                Ok(Some(_)) => {}
+                // Want of memory is not the bucket's.
+                Err(error) if error.status == NMC_ERR_NO_MEMORY => return Err(error),
+                Err(error) => lost(*bucket, error)?,
+            }
+        }
+        Ok(())
+    }
+
     fn list(&self, files: &Files) -> Result<()> {
         let mut found = files.find();
         for _ in 0..MOST_TRIES {
@@ -155,6 +187,10 @@ impl Lists {
     }
 }
 
+fn busy(_: Busy) -> Error {
+    Error::new(NMC_ERR_BUSY, "the index of the disk was rebuilt again and again")
+}
+
 impl Footer {
     fn read(files: &Files, bucket: u64) -> Result<Self> {
         let (tail, list) = files.list(bucket)?;
@@ -189,7 +225,6 @@ impl Footer {
                 continue;
             }
             let found = map.view().find(item.fingerprint);
-            let busy = |Busy| Error::new(NMC_ERR_BUSY, "the index of the disk was rebuilt again and again");
             let spot = Spot { bucket: self.bucket, block: item.block };
             let there = found.map_err(busy)?.is_some_and(|(_, _, entry)| entry.spot == spot);
             if wanted(&DiskRecord { key, epoch: item.epoch, put: item.put, there })? {
@@ -197,6 +232,22 @@ impl Footer {
             }
         }
         Ok(None)
+    }
+
+    /// See [`Lists::each`]; false if it was ended.
+    fn each(&self, map: &DiskMap, each: &mut EachLive<'_>) -> Result<bool> {
+        let mut key_at = 0;
+        for item in &self.items {
+            let key = self.keys.get(key_at..item.key_end).unwrap_or_default();
+            key_at = item.key_end;
+            let Some((index, word, entry)) = map.view().find(item.fingerprint).map_err(busy)? else { continue };
+            let entry = DiskEntry { index, word, entry, put: map.view().put(index) };
+            let leads_here = entry.entry.spot == Spot { bucket: self.bucket, block: item.block };
+            if leads_here && !each(&Live { key, space: item.space, entry })? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn item(&self, number: u64) -> Option<&Item> {

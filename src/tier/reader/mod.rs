@@ -15,6 +15,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
+pub use list::Live;
 pub use record::check_record;
 
 use crate::base::error::Result;
@@ -25,9 +26,9 @@ use crate::store::copy::Pieces;
 use crate::store::disk::DiskMap;
 use crate::tier::config::Backend;
 use crate::tier::format::GRANULE;
-use crate::tier::io::{FixedBuffer, Options, Readers, RealDisk};
+use crate::tier::io::{Buffer, FixedBuffer, Options, Readers, RealDisk};
 use files::Files;
-use list::Lists;
+use list::{EachLive, Lists, Lost};
 use round::Job;
 use scratch::Pool;
 use std::os::fd::OwnedFd;
@@ -106,6 +107,22 @@ impl Reader {
     /// Values will often be read into this memory.
     pub fn fix(&self, memory: &Arc<FixedBuffer>) {
         self.readers.fix(memory);
+    }
+
+    /// Every record to which an entry leads, of all namespaces, until `each` says false. `lost` hears of buckets whose lists cannot be read.
+    pub fn each(&self, map: &DiskMap, each: &mut EachLive<'_>, lost: &mut Lost<'_>) -> Result<()> {
+        self.lists.each(&self.files, map, each, lost)
+    }
+
+    /// Reads all of a record, and fails if it is not the one that the entry stands for, or not whole.
+    pub fn check(&self, live: &Live<'_>, scratch: &mut Buffer) -> Result<()> {
+        let DiskEntry { entry, put, .. } = live.entry;
+        let mut check = |anew| {
+            let (file, block) = self.files.get(entry.spot, anew)?;
+            check_record(&*file, block, live.key, put, entry.bytes, scratch)
+        };
+        // Its file may be another one by now.
+        check(false).or_else(|_| check(true))
     }
 
     /// Bytes of the longest request for so many, of a value that is read alone or with others.

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 use super::*;
-use crate::alloc::model::Random;
 use crate::base::Deadline;
 use crate::base::crc;
 use crate::base::error::Error;
+use crate::base::random::Random;
 use crate::base::status::{
     NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_PERMISSION, NMC_ERR_TIMEOUT, NMC_ERR_VERSION,
 };
@@ -53,14 +53,7 @@ const SPACE: Space = Space { number: 3, generation: 5 };
 
 /// Bytes that tell where they come from.
 fn value(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut value = Vec::with_capacity(bytes + 8);
-    while value.len() < bytes {
-        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        value.extend_from_slice(&(word ^ word >> 29).to_le_bytes());
-    }
-    value.truncate(bytes);
-    value
+    Random(seed).bytes(bytes)
 }
 
 /// An object as it lies on disk.

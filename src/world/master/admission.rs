@@ -138,11 +138,11 @@ impl Books {
         tell_all(guests, Guest::is_waiting, &Waiting { missing, ..Waiting::NOTHING });
     }
 
-    /// Tells everyone who has a rank of a world that is not formed yet which ranks have no heap yet. Later nobody is told: its
-    /// join may be complete.
+    /// Tells everyone who has a rank of a world that is not formed yet which ranks have no heap yet, or have died before they had one. Later nobody is
+    /// told: its join may be complete.
     pub(super) fn tell_unready(&self, guests: &mut Guests) {
         if let Some(roster) = self.roster.as_ref().filter(|roster| !roster.formed()) {
-            let waiting = Waiting { unready: roster.unready(), ..Waiting::NOTHING };
+            let waiting = Waiting { missing: roster.absent(), unready: roster.unready(), ..Waiting::NOTHING };
             tell_all(guests, |guest| guest.seat().is_some_and(|seat| self.is_current(seat)), &waiting);
         }
     }

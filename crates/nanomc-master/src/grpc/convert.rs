@@ -115,6 +115,7 @@ pub fn place(place: &wire::Place, put: PutId, length: u64, segment_name: String)
         segment: place.segment,
         media: media_code(place.media),
         endpoint: place.endpoint.clone(),
+        exact: place.exact,
     };
     let status = ReplicaStatus::Initialized.into();
     v1::ReplicaInfo { handles: vec![handle], status, put_id: put.0, length, name: None }
@@ -132,6 +133,7 @@ pub fn listed(replica: &wire::Replica, view: Option<&ReplicaView>) -> v1::Replic
         segment: view.map_or(0, |view| view.segment),
         media: media_code(replica.media),
         endpoint: replica.endpoint.clone(),
+        exact: false,
     };
     v1::ReplicaInfo {
         handles: view.and_then(parts).unwrap_or_else(|| vec![handle]),
@@ -153,6 +155,7 @@ fn parts(view: &ReplicaView) -> Option<Vec<v1::BufHandle>> {
         segment: part.segment,
         media: media_code(part.media),
         endpoint: part.endpoint.clone(),
+        exact: false,
     };
     view.put.is_striped().then(|| view.parts.iter().map(handle).collect())
 }
@@ -183,6 +186,7 @@ pub fn viewed(view: ReplicaView) -> v1::ReplicaInfo {
         segment: view.segment,
         media: media_code(view.media),
         endpoint: view.endpoint,
+        exact: false,
     };
     v1::ReplicaInfo {
         handles: parts.unwrap_or_else(|| vec![handle]),
@@ -206,6 +210,7 @@ pub fn segment(segment: wire::Segment) -> v1::Segment {
         node: segment.node.0,
         number: info.number,
         near: info.near,
+        host: segment.host,
     }
 }
 

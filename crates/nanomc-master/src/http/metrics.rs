@@ -1,7 +1,8 @@
 //! What Prometheus is told, in its text format.
 
-use crate::meter::{BUCKETS_US, Meter};
+use crate::meter::Meter;
 use nanomc::cluster::directory::{Figures, Lookups, MemberView, State};
+use nanomc::cluster::run::times::{BUCKETS_US, Count, Times};
 use nanomc::cluster::types::{Media, counted};
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,7 +38,7 @@ fn seconds(us: u64) -> String {
 
 /// All of it. Without figures this master does not lead, and says nothing about the cluster.
 #[must_use]
-pub fn text(figures: Option<&Figures>, members: &[MemberView], meter: &Meter) -> String {
+pub fn text(figures: Option<&Figures>, members: &[MemberView], meter: &Meter, framed: &Times) -> String {
     let mut to = String::new();
     gauge(&mut to, "nanomc_master_leader", "1 if this master leads.", figures.is_some().into());
     if let Some(figures) = figures {
@@ -55,7 +56,15 @@ pub fn text(figures: Option<&Figures>, members: &[MemberView], meter: &Meter) ->
         lookups(&mut to, &figures.lookups);
         cluster(&mut to, members);
     }
-    calls(&mut to, meter);
+    let connections = u64::try_from(meter.connections()).unwrap_or(0);
+    gauge(&mut to, "nanomc_master_grpc_connections", "Connections of gRPC clients.", connections);
+    let help = ["Calls that ended with a gRPC status other than OK.", "Time of gRPC calls at the master."];
+    calls(&mut to, "grpc", "method", help, || meter.methods());
+    let help = [
+        "Messages of framed clients, as those of the library are, that had no answer in time or that this master could not do.",
+        "Time of messages of framed clients, as those of the library are, from when one was read until its answer was queued.",
+    ];
+    calls(&mut to, "framed", "message", help, || framed.counts());
     to
 }
 
@@ -109,25 +118,30 @@ fn cluster(to: &mut String, members: &[MemberView]) {
     }
 }
 
-fn calls(to: &mut String, meter: &Meter) {
-    let connections = u64::try_from(meter.connections()).unwrap_or(0);
-    gauge(to, "nanomc_master_grpc_connections", "Connections of gRPC clients.", connections);
-    let called = || meter.methods().filter(|(_, method)| method.count.load(Relaxed) > 0);
-    let name = "nanomc_master_grpc_failures_total";
-    family(to, name, "counter", "Calls that ended with a gRPC status other than OK.");
-    for (method, counted) in called() {
-        let _ = writeln!(to, "{name}{{method=\"{method}\"}} {}", counted.failed.load(Relaxed));
+/// What came of calls by one protocol, and how long they took.
+fn calls<'a, I: Iterator<Item = (&'static str, &'a Count)>>(
+    to: &mut String,
+    protocol: &str,
+    what: &str,
+    [failures, time]: [&str; 2],
+    counts: impl Fn() -> I,
+) {
+    let called = || counts().filter(|(_, count)| count.buckets.iter().any(|bucket| bucket.load(Relaxed) > 0));
+    let name = &format!("nanomc_master_{protocol}_failures_total");
+    family(to, name, "counter", failures);
+    for (which, count) in called() {
+        let _ = writeln!(to, "{name}{{{what}=\"{which}\"}} {}", count.failed.load(Relaxed));
     }
-    let name = "nanomc_master_grpc_call_seconds";
-    family(to, name, "histogram", "Time of gRPC calls at the master.");
-    for (method, counted) in called() {
+    let name = &format!("nanomc_master_{protocol}_call_seconds");
+    family(to, name, "histogram", time);
+    for (which, count) in called() {
         let mut sum = 0;
-        for (at, bucket) in counted.buckets.iter().enumerate() {
+        for (at, bucket) in count.buckets.iter().enumerate() {
             sum += bucket.load(Relaxed);
             let end = BUCKETS_US.get(at).map_or("+Inf".to_owned(), |end| seconds(*end));
-            let _ = writeln!(to, "{name}_bucket{{method=\"{method}\",le=\"{end}\"}} {sum}");
+            let _ = writeln!(to, "{name}_bucket{{{what}=\"{which}\",le=\"{end}\"}} {sum}");
         }
-        let _ = writeln!(to, "{name}_sum{{method=\"{method}\"}} {}", seconds(counted.total_us.load(Relaxed)));
-        let _ = writeln!(to, "{name}_count{{method=\"{method}\"}} {sum}");
+        let _ = writeln!(to, "{name}_sum{{{what}=\"{which}\"}} {}", seconds(count.total_us.load(Relaxed)));
+        let _ = writeln!(to, "{name}_count{{{what}=\"{which}\"}} {sum}");
     }
 }

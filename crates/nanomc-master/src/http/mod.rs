@@ -14,6 +14,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use json::Json;
 use nanomc::cluster::directory::{Figures, Gate, Master, MemberView, ReplicaView, Wanted};
+use nanomc::cluster::run::times::Slow;
 use nanomc::cluster::types::{Millis, ObjectKey, counted};
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,7 +134,7 @@ impl Admin {
 
     async fn metrics(&self) -> Result<Answer, Answer> {
         let (figures, members) = self.look(|master, now| (master.figures(now), master.members(now))).await?;
-        let text = metrics::text(figures.as_ref(), &members.unwrap_or_default(), &self.meter);
+        let text = metrics::text(figures.as_ref(), &members.unwrap_or_default(), &self.meter, self.directory.times());
         Ok(answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
     }
 
@@ -141,7 +142,7 @@ impl Admin {
         let seen = self.look(Seen::of).await?;
         let mut fields = vec![("role", Json::from(seen.role())), ("version", env!("CARGO_PKG_VERSION").into())];
         if let Some((term, leader)) = seen.follows {
-            fields.extend([("term", term.into()), ("leader", leader.into())]);
+            fields.extend([("term", counted(term).into()), ("leader", leader.into())]);
         }
         if let Some(figures) = seen.figures {
             fields.extend([
@@ -258,8 +259,17 @@ impl Admin {
     }
 
     fn slow(&self) -> Answer {
-        let slow = self.meter.slow().into_iter().map(|slow| {
-            Json::Object(vec![("method", slow.method.into()), ("ms", slow.ms.into()), ("at_ms", slow.at_ms.into())])
+        let grpc = self.meter.slow().into_iter().map(|slow| (slow, "grpc"));
+        let framed = self.directory.times().slow().into_iter().map(|slow| (slow, "framed"));
+        let mut all: Vec<_> = grpc.chain(framed).collect();
+        all.sort_by_key(|(slow, _)| std::cmp::Reverse(slow.at_ms));
+        let slow = all.into_iter().map(|(Slow { method, ms, at_ms }, protocol)| {
+            Json::Object(vec![
+                ("method", method.into()),
+                ("protocol", protocol.into()),
+                ("ms", ms.into()),
+                ("at_ms", at_ms.into()),
+            ])
         });
         said(Json::List(slow.collect()))
     }

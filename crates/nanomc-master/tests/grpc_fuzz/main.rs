@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[test]
 fn a_master_outlives_what_it_is_asked() {
     let mut asked = Asked::new();
-    mutate::each(4, 2_000, &service::examples(), |data| asked.run(data, service::ask));
+    mutate::each(4, mutate::many(2_000), &service::examples(), |data| asked.run(data, service::ask));
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn control_a_service_that_trusts_what_it_is_asked_is_found() {
 fn whatever_is_asked_over_http_is_answered() {
     let asked = Asked::new();
     let mut met = std::collections::BTreeMap::new();
-    mutate::each(5, 10_000, &service::targets(), |target| {
+    mutate::each(5, mutate::many(10_000), &service::targets(), |target| {
         let Some(status) = asked.look(target) else { return };
         assert!(matches!(status.as_u16(), 200 | 400 | 404), "{status}: {}", target.escape_ascii());
         *met.entry(status.as_u16()).or_insert(0) += 1;

@@ -9,6 +9,7 @@ use super::cluster_mooncake as mooncake;
 use super::cluster_nixl as nixl;
 use super::cluster_plain::Line;
 use super::cluster_rank::{LISTENS, node_name, program};
+use super::cluster_ways as ways;
 use super::crowd::{Rank, Scratch};
 use super::library::c_api::NMC_OK;
 use super::rank::Role;
@@ -95,6 +96,8 @@ pub fn measure(run: &mut Run) {
     run.measure("cluster.lookup.batch128", |run| master::lookups(run, &mut parts));
     run.measure("cluster.put_start", |run| master::starts(run, &mut parts));
     run.measure("cluster.local_get, cluster.local_put", |run| local(run, &parts));
+    run.measure(ways::STRIPED, |run| ways::striped(run, &parts));
+    run.measure(ways::TLS, |run| ways::tls(run, &parts));
     run.measure("cluster.rebuild.1M", |run| master::million(run, &parts));
     run.measure(nixl::NAME, nixl::measure);
     run.measure(mooncake::NAME, |run| mooncake::measure(run, &parts.master.address));

@@ -136,12 +136,16 @@ impl Trips {
         let done = Done { name, fact: 1 };
         let replica = Replica { name, put, length, media, endpoint: endpoint() };
         let listed = Listed { status, replicas: vec![replica] };
-        let place = Place { node, incarnation, segment, media, endpoint: endpoint(), after };
+        let place = Place { node, incarnation, segment, media, endpoint: endpoint(), after, exact: false };
         let (offset, into, mover) = (0, Vec::new(), 0);
-        let fetch = Fetch { name, key: key(), put, offset, length, into, mover, expire_ms: 0, stub: false };
+        let fetch =
+            Fetch { name, key: key(), put, offset, length, into, mover, expire_ms: 0, stub: false, verify: false };
         Ok(Self {
             find: trip(Find { keys: vec![key()], missed: Vec::new() }, Found { term, keys: vec![listed] })?,
-            fetch: trip(fetch, Fetched { status, put, length, follows: length, retain: 0, metadata: metadata() })?,
+            fetch: trip(
+                fetch,
+                Fetched { status, put, length, follows: length, sum: None, retain: 0, metadata: metadata() },
+            )?,
             start: trip(put_start(key(), length), PutPlaces { status, term, put, copies: 1, places: vec![place] })?,
             put: trip(
                 Put {
@@ -155,6 +159,7 @@ impl Trips {
                     retain,
                     metadata: metadata(),
                     hold: false,
+                    exact: false,
                 },
                 PutDone { status, done: Some(done.clone()) },
             )?,

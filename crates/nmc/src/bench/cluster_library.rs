@@ -2,6 +2,7 @@
 //! C++ program would do and no more.
 #![allow(unsafe_code, reason = "calls through the C ABI")]
 
+use super::cluster_ways::Certificates;
 use super::library::c_api::{
     Config as _, NMC_OK, nmc_buffer_t, nmc_client_config_t, nmc_client_t, nmc_slice_t, nmc_status_t,
 };
@@ -12,6 +13,15 @@ use crate::args::Failure;
 
 /// How long a call may take: as long as a machine needs that is busy with something else.
 const PATIENCE_MS: i64 = 60_000;
+
+/// How values go.
+#[derive(Debug, Default)]
+pub struct Manner {
+    /// Longer ones go in parts of so many bytes; 0 for never.
+    pub stripe_bytes: u64,
+    /// With what connections are encrypted.
+    pub certificates: Option<Certificates>,
+}
 
 /// A client.
 pub struct Client {
@@ -26,10 +36,20 @@ fn slice(text: &str) -> nmc_slice_t {
 impl Client {
     /// One that remembers where so many keys are; -1 for the default.
     pub fn open(master: &str, cache_keys: i32) -> Result<Self, Failure> {
+        Self::with(master, cache_keys, &Manner::default())
+    }
+
+    /// The same with other ways for values.
+    pub fn with(master: &str, cache_keys: i32, manner: &Manner) -> Result<Self, Failure> {
+        let [cert, key, ca] = manner.certificates.as_ref().map(Certificates::files).unwrap_or_default();
         let config = nmc_client_config_t {
             master_server: slice(master),
             timeout_ms: PATIENCE_MS,
             cache_keys,
+            stripe_bytes: manner.stripe_bytes,
+            tls_cert: slice(&cert.1),
+            tls_key: slice(&key.1),
+            tls_ca: slice(&ca.1),
             ..nmc_client_config_t::defaults()
         };
         let mut made = Self { nanomc: Nanomc::load()?, client: std::ptr::null_mut() };
@@ -57,10 +77,10 @@ impl Client {
     #[inline(always)]
     pub fn put_batch(&self, keys: Part<'_>, values: Part<'_>) -> nmc_status_t {
         let n = keys.len().min(values.len());
-        let (keys, values, options, statuses) =
-            (keys.0.as_ptr(), values.0.as_ptr(), std::ptr::null(), std::ptr::null_mut());
+        let (keys, values, counts, options, statuses) =
+            (keys.0.as_ptr(), values.0.as_ptr(), std::ptr::null(), std::ptr::null(), std::ptr::null_mut());
         // SAFETY: `n` keys and values that live during the call; no statuses are asked for.
-        unsafe { call!(self.nanomc, nmc_client_put_batch(self.client, keys, values, n, options, statuses)) }
+        unsafe { call!(self.nanomc, nmc_client_put_batch(self.client, keys, values, counts, n, options, statuses)) }
     }
 
     /// `nmc_client_get` into one buffer.
@@ -76,10 +96,10 @@ impl Client {
     #[inline(always)]
     pub fn get_batch(&self, keys: Part<'_>, to: &mut Buffers) -> nmc_status_t {
         let n = keys.len().min(to.places.len());
-        let (keys, to, sizes, statuses) =
-            (keys.0.as_ptr(), to.places.as_ptr(), std::ptr::null_mut(), std::ptr::null_mut());
+        let (keys, to, counts, sizes, statuses) =
+            (keys.0.as_ptr(), to.places.as_ptr(), std::ptr::null(), std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: `n` keys and buffers that live during the call; neither sizes nor statuses are asked for.
-        unsafe { call!(self.nanomc, nmc_client_get_batch(self.client, keys, to, n, sizes, statuses)) }
+        unsafe { call!(self.nanomc, nmc_client_get_batch(self.client, keys, to, counts, n, sizes, statuses)) }
     }
 
     /// `nmc_client_exists_batch`; whether all are there. `found` has room for each of them.

@@ -1,5 +1,6 @@
 //! What NIXL moves for a cluster, against NIXL alone: the same bytes, written from registered memory of one process to that of another, with nobody who
 //! asks where to, looks at them or is told. Here the parts are called from Rust, since they tell how much NIXL has moved. Where NIXL is not installed (`make cluster-deps`, `NMC_NIXL`) the metrics are left out.
+#![allow(unsafe_code, reason = "gives NIXL memory by address")]
 
 use super::cluster::{Directory, MIB, Size, add, in_turn, line};
 use super::cluster_rank::{say, wire};
@@ -51,7 +52,9 @@ impl Alone {
         let settings = Settings { loopback: true, devices: String::new(), drain: PATIENCE, unfenced: false };
         let mover = Mover::start(settings, move |news| _ = tell.send(news))?;
         let mut memory = vec![1u8; bytes];
-        mover.register(REGION, Span::new(memory.as_mut_ptr() as usize, bytes), Medium::Host)?;
+        // SAFETY: the memory stays as long as the mover.
+        let all = unsafe { Span::new(memory.as_mut_ptr() as usize, bytes) };
+        mover.register(REGION, all, Medium::Host)?;
         Ok(Self { mover, news, memory })
     }
 
@@ -66,7 +69,8 @@ impl Alone {
 
     /// So many bytes to the memory of another.
     fn write(&mut self, to: u64, ticket: u64, bytes: usize) -> Result<(), Failure> {
-        let from = vec![Span::new(self.memory.as_mut_ptr() as usize, bytes)];
+        // SAFETY: the same memory, and this waits until they are there.
+        let from = vec![unsafe { Span::new(self.memory.as_mut_ptr() as usize, bytes) }];
         let into = vec![Extent { region: REGION, offset: 0, length: bytes as u64 }];
         self.mover.write(Write { ticket, from, stage: None, to, into });
         let how = self.wait(|news| match news {
@@ -159,7 +163,8 @@ pub fn measure(run: &mut Run) -> Result<(), Failure> {
     let first = values.all().item(0);
     let noise = first.bytes();
     for memory in [noise, &room] {
-        client.register(memory.as_ptr() as usize, memory.len())?;
+        // SAFETY: both stay as long as values are put and read.
+        unsafe { client.register(memory.as_ptr() as usize, memory.len()) }?;
     }
     let mut moved = |client: &Cluster| -> Result<(u64, u64), Failure> {
         owner.tell(b"\n")?;

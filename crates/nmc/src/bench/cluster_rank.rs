@@ -1,8 +1,9 @@
 //! Processes of the cluster benchmarks besides the client: a node, a plain server, and the master. Each says in a line where it
 //! listens, and then does as it is told.
 
-use super::cluster_library::Client;
+use super::cluster_library::{Client, Manner};
 use super::cluster_plain;
+use super::cluster_ways::Certificates;
 use super::rank::pipes;
 use super::store_library::{Part, Shelf, Slices, Wanted};
 use super::store_rank::Wire;
@@ -44,7 +45,7 @@ fn order(wire: &mut Wire) -> Result<Option<Vec<u64>>, Failure> {
     Ok(line.map(|line| line.split(' ').filter_map(|word| word.parse().ok()).collect()))
 }
 
-/// A node named like `dir`, with a store of its own, and a plain server, whose port it says. An order is a first number, a count
+/// A node named like `dir`, with a store of its own, and a plain server, whose port it says. If certificates lie beside `dir` it uses them. An order is a first number, a count
 /// and a size: so many values are stored under keys from there on, and the master has heard of them when a line comes back.
 pub fn owner(dir: &Path, master_port: u32, page_bytes: u32, heap_bytes: u64) -> Result<(), Failure> {
     let shelf = Shelf::embedded(&Wanted { heap_bytes, page_bytes, max_objects: 0, brim: true })?;
@@ -56,7 +57,8 @@ pub fn owner(dir: &Path, master_port: u32, page_bytes: u32, heap_bytes: u64) -> 
             shelf.remove(Part(part))?;
         }
     }
-    let client = Client::open(&format!("127.0.0.1:{master_port}"), -1)?;
+    let manner = Manner { certificates: Certificates::beside(dir), ..Manner::default() };
+    let client = Client::with(&format!("127.0.0.1:{master_port}"), -1, &manner)?;
     let name = dir.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     client.attach(&name, &shelf)?;
     let port = cluster_plain::start(if page_bytes > 4096 { PLAIN_BYTES } else { 4096 })?;
@@ -103,6 +105,9 @@ pub fn directory(dir: &Path, port: u32, members: u32, term: u64) -> Result<(), F
             command.env_remove(name);
         }
         command.args(["--port", &port.to_string(), "--metrics_port", "off", "--state"]).arg(dir).stderr(Stdio::null());
+        for (name, file) in Certificates::beside(dir).iter().flat_map(Certificates::files) {
+            command.arg(format!("--{name}")).arg(file);
+        }
         return Err(Failure::os(format!("starting {}", program.display()), &command.exec()));
     }
     let listener = Listener::bind(&Address::literal(&format!("127.0.0.1:{port}"))?)?;

@@ -16,9 +16,9 @@ pub(super) mod c_api {
     pub use nanomc::base::status::*;
     pub use nanomc::ffi::config::Config;
     pub use nanomc::ffi::{
-        basic::*, blocks::*, client::*, client_types::*, common::*, ep::*, ep_types::*, kv::*, kv_seq::*, kv_state::*,
-        kv_tables::*, kv_types::*, store::*, store_access::*, store_batch::*, store_service::*, store_types::*,
-        tier::*, tier_types::*, world::*, world_types::*,
+        basic::*, blocks::*, client::*, client_remove::*, client_types::*, common::*, ep::*, ep_types::*, kv::*,
+        kv_seq::*, kv_state::*, kv_tables::*, kv_types::*, store::*, store_access::*, store_batch::*, store_service::*,
+        store_types::*, tier::*, tier_types::*, world::*, world_types::*,
     };
 }
 

@@ -10,6 +10,7 @@ mod cluster_mooncake;
 mod cluster_nixl;
 mod cluster_plain;
 mod cluster_rank;
+mod cluster_ways;
 mod copy;
 mod crowd;
 mod ep;

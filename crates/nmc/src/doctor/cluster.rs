@@ -3,15 +3,12 @@
 
 use super::Check;
 use crate::sys;
+use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 /// All checks of this file.
 pub fn checks() -> Vec<Check> {
-    let nixl = match find_nixl() {
-        Some(place) => Check::ok("cluster.nixl", place, "transfers between nodes"),
-        None => Check::ok("cluster.nixl", "libnixl_capi.so was not found", "transfers between nodes")
-            .missing_if(true, "pip install --no-deps nixl-cu12, or put libnixl_capi.so on LD_LIBRARY_PATH"),
-    };
+    let nixl = nixl(std::env::var("NMC_NIXL").ok().filter(|path| !path.is_empty()).as_deref(), find_nixl);
     let etcd = match in_path("etcd") {
         Some(path) => Check::ok("cluster.etcd", path.display().to_string(), "failover of the cluster's master"),
         None => Check::ok("cluster.etcd", "no etcd in PATH", "failover of the cluster's master")
@@ -25,11 +22,30 @@ fn in_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-fn find_nixl() -> Option<String> {
-    if sys::can_load(c"libnixl_capi.so") {
-        return Some("libnixl_capi.so is on the library path".to_owned());
+/// The library is loaded from where `NMC_NIXL` says, or by its name; a wheel alone is not enough.
+fn nixl(said: Option<&str>, find: impl Fn() -> Option<PathBuf>) -> Check {
+    let check = |value: String| Check::ok("cluster.nixl", value, "protocol rdma; without it bytes go by TCP");
+    if let Some(path) = said {
+        let loads = CString::new(path).is_ok_and(|path| sys::can_load(&path));
+        return match loads {
+            true => check(format!("NMC_NIXL is {path}")),
+            false => check(format!("NMC_NIXL is {path}, which cannot be loaded"))
+                .missing_if(true, "set it to libnixl_capi.so"),
+        };
     }
-    python_folders().iter().find_map(|folder| in_wheel(folder)).map(|file| file.display().to_string())
+    if sys::can_load(c"libnixl_capi.so") {
+        return check("libnixl_capi.so is on the library path".to_owned());
+    }
+    match find() {
+        Some(file) => check(format!("{} is there, but nothing leads to it", file.display()))
+            .missing_if(true, format!("export NMC_NIXL={}", file.display())),
+        None => check("libnixl_capi.so was not found".to_owned())
+            .missing_if(true, "pip install --no-deps nixl-cu12, and set NMC_NIXL to its libnixl_capi.so"),
+    }
+}
+
+fn find_nixl() -> Option<PathBuf> {
+    python_folders().iter().find_map(|folder| in_wheel(folder))
 }
 
 /// Folders into which pip installs, for the Pythons that can be seen from here.
@@ -78,7 +94,23 @@ fn subfolders(folder: &Path, prefix: &str) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Status;
     use super::*;
+
+    #[test]
+    fn only_what_the_library_will_load_counts() {
+        let of = |said, found: Option<&str>| {
+            let check = nixl(said, || found.map(PathBuf::from));
+            (check.status, check.remedy)
+        };
+        assert_eq!(of(Some("libc.so.6"), None).0, Status::Ok);
+        assert_eq!(of(Some("/nowhere.so"), Some("/wheel.so")).0, Status::Missing);
+        if sys::can_load(c"libnixl_capi.so") {
+            return println!("skipped: NIXL is on the library path");
+        }
+        assert_eq!(of(None, Some("/wheel.so")), (Status::Missing, "export NMC_NIXL=/wheel.so".to_owned()));
+        assert_eq!(of(None, None).0, Status::Missing);
+    }
 
     #[test]
     fn the_library_is_found_inside_a_wheel() -> std::io::Result<()> {

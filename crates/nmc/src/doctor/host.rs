@@ -45,7 +45,7 @@ fn kernel() -> Vec<Check> {
 
 fn io_uring() -> Check {
     let name = "kernel.io_uring";
-    let needed_for = "the SSD tier";
+    let needed_for = "many requests at a time to the SSD tier";
     let Err(cause) = sys::try_io_uring() else { return Check::ok(name, "works", needed_for) };
     let filtered = facts::read("/proc/self/status").lines().any(|l| l.starts_with("Seccomp:") && !l.ends_with('0'));
     let (why, remedy) = match (facts::read("/proc/sys/kernel/io_uring_disabled").as_str(), filtered) {
@@ -57,7 +57,7 @@ fn io_uring() -> Check {
         (_, true) => ("a seccomp filter is active", "allow io_uring_setup, io_uring_enter and io_uring_register in it"),
         (_, false) => ("the kernel has none", "update the kernel to 5.10 or newer"),
     };
-    Check::ok(name, format!("{cause} ({why})"), needed_for).missing_if(true, remedy)
+    Check::ok(name, format!("{cause} ({why})"), needed_for).warn_if(true, remedy)
 }
 
 fn memory() -> Vec<Check> {

@@ -125,8 +125,6 @@ pub fn run(args: &Parsed) -> Outcome {
 }
 
 const HOST_HEAPS: &str = "host heaps";
-/// For what a later version brings; what it will need of the machine is checked already.
-const NOT_BUILT_IN: &str = "it is not built in";
 
 fn features(checks: &[Check], cuda_reason: Option<String>) -> Vec<Feature> {
     let host = Feature::from_checks(HOST_HEAPS, checks, world::NEEDED);
@@ -138,12 +136,16 @@ fn features(checks: &[Check], cuda_reason: Option<String>) -> Vec<Feature> {
         None => on_host("CUDA heaps", &[]),
         Some(reason) => Feature { name: "CUDA heaps", available: false, reason },
     };
-    let tier = Feature { name: "SSD tier", available: false, reason: NOT_BUILT_IN.to_owned() };
-    let mut cluster = on_host("cluster", &["cluster.nixl"]);
-    if cluster.available && checks.iter().any(|c| c.name == "cluster.etcd" && c.status != Status::Ok) {
-        cluster.reason = "with a single master, since there is no etcd".to_owned();
-    }
-    vec![host, cuda, tier, cluster]
+    let lacks = |name: &str| checks.iter().any(|c| c.name == name && c.status != Status::Ok);
+    let but = |feature: Feature, reason: &str, lacks: bool| match feature.available && lacks {
+        true => Feature { reason: reason.to_owned(), ..feature },
+        false => feature,
+    };
+    let tier = but(on_host("SSD tier", &[]), "one request at a time, without io_uring", lacks("kernel.io_uring"));
+    let alone = "with a single master, since no etcd was found here";
+    let cluster = but(on_host("cluster", &[]), alone, lacks("cluster.etcd"));
+    let rdma = on_host("cluster over RDMA", &["cluster.nixl"]);
+    vec![host, cuda, tier, cluster, rdma]
 }
 
 fn to_json(checks: &[Check], features: &[Feature]) -> String {
@@ -204,25 +206,26 @@ mod tests {
 
     #[test]
     fn a_missing_part_takes_the_feature_with_it_and_is_named() {
-        let lost = Check::ok("cluster.nixl", "was not found", "transfers").missing_if(true, "install it");
-        let features = features(&[lost], None);
-        let of = |name| features.iter().find(|f| f.name == name).cloned();
-        assert!(of(HOST_HEAPS).is_some_and(|f| f.available));
-        assert!(of("cluster").is_some_and(|f| !f.available && f.reason == "cluster.nixl: was not found"));
+        let lost = |name| Check::ok(name, "was not found", "").missing_if(true, "install it");
+        let features = features(&[lost("cluster.nixl"), lost("cluster.etcd"), lost("kernel.io_uring")], None);
+        let of = |name| features.iter().find(|f| f.name == name).map(|f| (f.available, f.reason.as_str())).unwrap();
+        assert_eq!(of(HOST_HEAPS), (true, ""));
+        assert_eq!(of("cluster over RDMA"), (false, "cluster.nixl: was not found"));
+        // What does without it says so.
+        assert!(of("cluster").0 && of("cluster").1.contains("a single master"));
+        assert!(of("SSD tier").0 && of("SSD tier").1.contains("without io_uring"));
     }
 
     #[test]
-    fn what_is_not_built_in_is_not_promised_whatever_the_machine_has() {
-        let works = Check::ok("kernel.io_uring", "works", "the SSD tier");
-        let tier = features(&[works], None).into_iter().find(|f| f.name == "SSD tier");
-        assert!(tier.is_some_and(|f| !f.available && f.reason == NOT_BUILT_IN));
+    fn with_everything_there_is_nothing_to_say() {
+        let found = ["cluster.nixl", "cluster.etcd", "kernel.io_uring"].map(|name| Check::ok(name, "works", ""));
+        assert!(features(&found, None).iter().all(|f| f.available && f.reason.is_empty()));
     }
 
     #[test]
     fn without_host_heaps_nothing_runs() {
         let lost = Check::ok("world.memfd", "no", "").missing_if(true, "");
         let features = features(&[lost], None);
-        let why = |f: &Feature| if f.name == "SSD tier" { NOT_BUILT_IN } else { "world.memfd: no" };
-        assert!(features.iter().all(|f| !f.available && f.reason == why(f)));
+        assert!(features.iter().all(|f| !f.available && f.reason == "world.memfd: no"));
     }
 }

@@ -105,7 +105,8 @@ pub fn ask(place: &Place, token: Option<&str>) -> Result<Master, String> {
     let text = |name: &str| status.text(name).unwrap_or_default().to_owned();
     let slow = rows(&get("slow")?, "slow", |row| {
         let (ms, at_ms) = (number(row, "ms", "slow")?, number(row, "at_ms", "slow")?);
-        Ok(Slow { method: need(row, "method", "slow")?, ms, at_ms })
+        let (method, protocol) = (need(row, "method", "slow")?, need(row, "protocol", "slow")?);
+        Ok(Slow { method: format!("{method} ({protocol})"), ms, at_ms })
     })?;
     // Only who leads has figures.
     let cluster = if status.field("objects").is_some() { Some(cluster(&status, &mut get)?) } else { None };

@@ -6,7 +6,6 @@ use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_TOO_SMALL, NMC_OK};
 use crate::cluster::client::{Action, Event, Outcome};
 use crate::cluster::net::{ByNumber, Heard, Ready, now_ms};
-use crate::cluster::nixl::pieces;
 use crate::cluster::run::TURN;
 use crate::cluster::types::{Millis, NodeId, Peer};
 use crate::cluster::wire::{Answer, Frame, Message};
@@ -82,7 +81,7 @@ impl State {
             self.calls.insert(call, running);
             let task = Task { call: self.named(call, task.call), spans: Vec::new(), ..task };
             let patience = Millis::try_from(task.patience.as_millis()).unwrap_or(Millis::MAX);
-            self.events.push_back(Event::Call(call, patience, task.call));
+            self.events.push(Event::Call(call, patience, task.call));
             self.tell_all(now);
             if at % TURN == TURN - 1 {
                 self.net.flush();
@@ -97,7 +96,7 @@ impl State {
 
     /// Makes room for what calls need to be noted while they are under way, and gives that of their outcomes.
     fn room(&mut self, tasks: &[Task]) -> Result<Vec<Outcome>> {
-        let (calls, all) = (tasks.len(), self.calls.len() + tasks.len());
+        let calls = tasks.len();
         self.core.reserve(tasks.iter().map(|task| &task.call))?;
         memory::reserve_map(&mut self.groups, 1)?;
         memory::reserve_map(&mut self.calls, calls)?;
@@ -105,8 +104,6 @@ impl State {
         memory::reserve_map(&mut self.tickets, calls)?;
         memory::reserve(&mut self.over, self.unattended + 1)?;
         // All of them may be late, or lose their connection, at once.
-        memory::reserve_queue(&mut self.events, 2 * all)?;
-        memory::reserve_to(&mut self.actions, 2 * all)?;
         memory::vec_with(calls, |_| Outcome::of(NMC_ERR_CANCELLED))
     }
 
@@ -134,7 +131,7 @@ impl State {
                 }
                 None => self.done(call, outcome),
             }
-            self.events.push_back(Event::End(call));
+            self.events.push(Event::End(call));
             self.tell_all(now_ms());
         }
         self.net.flush();
@@ -154,7 +151,7 @@ impl State {
             let Some(heard) = self.net.hear() else { break };
             self.heard(heard, now);
         }
-        self.events.push_back(Event::Tick);
+        self.events.push(Event::Tick);
         self.tell_all(now);
         self.net.end_stalled();
         self.net.flush();
@@ -163,11 +160,12 @@ impl State {
     fn heard(&mut self, heard: Heard, now: Millis) {
         match heard {
             Heard::Frame(peer, frame) => self.frame(peer, frame),
-            Heard::Taken(ticket) => self.moved(ticket, true),
+            Heard::Taken(ticket) => self.moved(ticket, |request| Event::Took(request, true)),
+            Heard::Torn(ticket) => self.moved(ticket, Event::Torn),
             Heard::Sent(ticket) => {
                 self.forget(ticket);
             }
-            Heard::Lost(ticket) => self.moved(ticket, false),
+            Heard::Lost(ticket) => self.moved(ticket, |request| Event::Took(request, false)),
             Heard::Closed(peer) => self.closed(peer),
         }
         self.tell_all(now);
@@ -182,7 +180,7 @@ impl State {
                 self.end_calls(|_, _| true, Some(answer));
             }
             self.requests.remove(&frame.request);
-            return self.events.push_back(Event::Master(at, frame));
+            return self.events.push(Event::Master(at, frame));
         }
         if let Some(status) = refusal(&frame).map(|answer| answer.status) {
             let refused = self.requests.iter().filter(|(_, sent)| sent.peer == peer);
@@ -200,14 +198,16 @@ impl State {
         if frame.message.value() == 0 {
             self.release(number);
         }
-        self.events.push_back(Event::Node(node.unwrap_or(NodeId(0)), frame));
+        self.events.push(Event::Node(node.unwrap_or(NodeId(0)), frame));
     }
 
     fn tell_all(&mut self, now: Millis) {
-        while let Some(event) = self.events.pop_front() {
+        while let Some(event) = self.events.pop() {
             let mut actions = std::mem::take(&mut self.actions);
             self.core.on(event, now, &mut actions);
-            actions.drain(..).for_each(|action| self.act(action, now));
+            while let Some(action) = actions.pop() {
+                self.act(action, now);
+            }
             self.actions = actions;
         }
     }
@@ -221,11 +221,11 @@ impl State {
                         self.say(peer, &frame);
                     }
                 }
-                None if frame.request != 0 => self.events.push_back(Event::Lost(frame.request)),
+                None if frame.request != 0 => self.events.push(Event::Lost(frame.request)),
                 None => {}
             },
             Action::Node(id, endpoint, frame, from) => self.ask_node(id, endpoint, frame, from),
-            Action::Take { request, into, length } => self.take(request, into, length),
+            Action::Take { request, into, length, sum } => self.take(request, into, length, sum),
             Action::Close(request) => self.close(request),
             Action::Keep(_, key, replica) => {
                 if let Some(agent) = &self.agent {
@@ -233,20 +233,18 @@ impl State {
                 }
             }
             Action::Done(call, outcome) => self.done(call, outcome),
-            Action::Write { request, call, node, mover, extents } => self.write(request, call, node, mover, extents),
+            Action::Write { request, from, length, node, mover, extents } => {
+                self.write(request, (from, length), (node, mover), extents);
+            }
             Action::CancelWrite(request) => {
                 if let Some(carrier) = &self.carrier {
                     carrier.mover.cancel(request);
                 }
             }
-            Action::Landed(call, length) => {
-                if let Some(Running { borrowed: Some(borrowed), spans, .. }) = self.calls.get(&call) {
-                    pieces::scatter(borrowed.span.up_to(usize::try_from(length).unwrap_or(0)), spans);
-                }
-            }
+            Action::Landed { call, into, length, sum } => self.landed(call, into, length, sum),
             Action::Renew(number) => match &self.carrier {
                 Some(carrier) => carrier.mover.renew(number),
-                None => self.events.push_back(Event::Renewed(number)),
+                None => self.events.push(Event::Renewed(number)),
             },
         }
     }
@@ -260,7 +258,7 @@ impl State {
         // Whatever still refers to the caller's memory ends now.
         for (ticket, peer) in running.incoming {
             self.tickets.remove(&ticket);
-            self.net.let_go(peer, ticket);
+            self.net.abandon(peer, ticket);
         }
         for (ticket, peer) in running.outgoing {
             self.tickets.remove(&ticket);

@@ -13,6 +13,7 @@ use super::masters::Masters;
 use super::node;
 use crate::base::error::Result;
 use crate::base::log;
+use crate::base::queue::Queue;
 use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_VERSION, nmc_status_t};
 use crate::cluster::client::{Action, Call, Client, Config, Event, Memory, Outcome};
 use crate::cluster::net::{Address, ByNumber, Limits, Net, Poller, Span, now_ms};
@@ -22,7 +23,7 @@ use crate::cluster::types::{Millis, NodeId, ObjectKey, Peer};
 use crate::cluster::wire::Frame;
 use crate::sync::service_thread;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -106,7 +107,7 @@ struct Node {
     /// How many there are for large values.
     large: usize,
     /// Requests that wait for one.
-    waiting: VecDeque<(Frame, Memory)>,
+    waiting: Queue<(Frame, Memory)>,
     /// What it was told of the own mover: which, and which edition; and when.
     told: (u64, u64),
     told_at: Millis,
@@ -129,8 +130,8 @@ struct State {
     /// Whose a value is that is on its way: the call, and the request if its end is to be told.
     tickets: ByNumber<u64, (u64, Option<u64>)>,
     next: u64,
-    events: VecDeque<Event>,
-    actions: Vec<Action>,
+    events: Queue<Event>,
+    actions: Queue<Action>,
     agent: Option<node::Handle>,
     /// Moves bytes, if somebody else is to do that.
     carrier: Option<Carrier>,
@@ -194,8 +195,8 @@ impl Service {
             requests: ByNumber::default(),
             tickets: ByNumber::default(),
             next: 1,
-            events: VecDeque::new(),
-            actions: Vec::new(),
+            events: Queue::new(),
+            actions: Queue::new(),
             agent: None,
             driven: false,
             looked_at: 0,

@@ -3,9 +3,9 @@
 use super::{GREET_MS, Node, State};
 use crate::base::status::NMC_ERR_UNSUPPORTED;
 use crate::base::{log, memory};
-use crate::cluster::client::{Call, Event};
-use crate::cluster::net::{Address, now_ms};
-use crate::cluster::nixl::{How, News, Write};
+use crate::cluster::client::{Call, Event, Memory};
+use crate::cluster::net::{Address, Span, now_ms};
+use crate::cluster::nixl::{How, News, Write, pieces};
 use crate::cluster::run::carrier::Carrier;
 use crate::cluster::types::{NodeId, Peer, PutId};
 use crate::cluster::wire::{Extent, Fetched, Frame, Message, Metadata, Mover, Reserved};
@@ -15,6 +15,7 @@ impl State {
     pub(super) fn named(&mut self, number: u64, mut call: Call) -> Call {
         let (Some(carrier), Call::Get(get)) = (&mut self.carrier, &mut call) else { return call };
         let Some(running) = self.calls.get_mut(&number).filter(|_| get.room >= self.pushed_from) else { return call };
+        get.unseen = running.far;
         if let Some(extents) = carrier.extents(&running.spans) {
             get.into = extents;
         } else if !running.far
@@ -26,35 +27,58 @@ impl State {
         call
     }
 
-    /// Whether somebody else can move the value of a put; makes room for it if need be.
-    fn can_write(&mut self, call: u64, length: u64) -> bool {
+    /// Whether somebody else can move the value of a put, or a part of it; makes room for all of it if need be.
+    fn can_write(&mut self, call: u64) -> bool {
         let (Some(carrier), Some(running)) = (&mut self.carrier, self.calls.get_mut(&call)) else { return false };
         if running.borrowed.is_none() && !carrier.has(&running.spans) {
             if running.far {
                 return false;
             }
-            running.borrowed = carrier.borrow(length).map(|(borrowed, _)| borrowed);
+            let all = running.spans.iter().map(|span| span.len() as u64).sum();
+            running.borrowed = carrier.borrow(all).map(|(borrowed, _)| borrowed);
             return running.borrowed.is_some();
         }
         true
     }
 
-    pub(super) fn write(&mut self, request: u64, call: u64, node: NodeId, to: u64, into: Vec<Extent>) {
+    pub(super) fn write(
+        &mut self,
+        request: u64,
+        (from, length): (Memory, u64),
+        (node, to): (NodeId, u64),
+        into: Vec<Extent>,
+    ) {
         let known = self.nodes.get(&node).is_some_and(|node| node.met && node.mover == to);
-        let from = self.calls.get(&call).filter(|_| known).and_then(|running| memory::copy(&running.spans).ok());
-        let (Some(carrier), Some(from)) = (&self.carrier, from) else {
-            return self.events.push_back(Event::Unwritten(request));
+        let running = self.calls.get(&from.call).filter(|_| known);
+        let part = |spans: &[Span]| memory::collect(pieces::part(spans, from.offset, length));
+        let spans = running.and_then(|running| part(&running.spans).ok());
+        let (Some(carrier), Some(running), Some(spans)) = (&self.carrier, running, spans) else {
+            return self.events.push(Event::Unwritten(request));
         };
-        let stage = self.calls.get(&call).and_then(|running| running.borrowed.as_ref()).map(|borrowed| borrowed.span);
-        carrier.mover.write(Write { ticket: request, from, stage, to, into });
+        let room = running.borrowed.as_ref().map(|borrowed| borrowed.span);
+        let stage = room.and_then(|room| pieces::part(&[room], from.offset, length).next());
+        carrier.mover.write(Write { ticket: request, from: spans, stage, to, into });
+    }
+
+    /// What a node has written itself is all there: it goes to where the caller wants it, and is looked at if it is known what it is to be.
+    pub(super) fn landed(&mut self, call: u64, into: Memory, length: u64, sum: Option<u32>) {
+        let Some(running) = self.calls.get(&into.call) else { return };
+        let spans = || pieces::part(&running.spans, into.offset, length);
+        if let Some(borrowed) = &running.borrowed {
+            pieces::part(&[borrowed.span], into.offset, length).for_each(|from| pieces::scatter(from, spans()));
+        }
+        if let Some(wanted) = sum {
+            let found = spans().fold(0, |sum, span| span.sum(sum));
+            self.events.push(Event::Checked(call, found == wanted));
+        }
     }
 
     /// The mover tells something.
     pub(super) fn carried(&mut self, news: News) {
         match news {
-            News::Moved(request, How::Unsent) => self.events.push_back(Event::Unwritten(request)),
-            News::Moved(request, how) => self.events.push_back(Event::Wrote(request, how == How::Whole)),
-            News::Renewed(number) => self.events.push_back(Event::Renewed(number)),
+            News::Moved(request, How::Unsent) => self.events.push(Event::Unwritten(request)),
+            News::Moved(request, how) => self.events.push(Event::Wrote(request, how == How::Whole)),
+            News::Renewed(number) => self.events.push(Event::Renewed(number)),
             News::Met(id, good) => {
                 for node in self.nodes.values_mut().filter(|node| node.mover == id) {
                     node.met = good;
@@ -119,12 +143,11 @@ impl State {
                 }
                 _ => {
                     let (status, put, metadata) = (NMC_ERR_UNSUPPORTED, PutId(0), Metadata::default());
-                    Some(Fetched { status, put, length: 0, follows: 0, retain: 0, metadata }.into())
+                    Some(Fetched { status, put, length: 0, follows: 0, sum: None, retain: 0, metadata }.into())
                 }
             },
-            Message::Reserve(reserve) => {
-                let length = reserve.put.length;
-                if self.reaches(id).is_some() && self.can_write(call, length) {
+            Message::Reserve(_) => {
+                if self.reaches(id).is_some() && self.can_write(call) {
                     return None;
                 }
                 Some(Reserved { status: NMC_ERR_UNSUPPORTED, name: None, extents: Vec::new(), mover: 0 }.into())

@@ -5,13 +5,25 @@ use super::{MOST_LARGE, Sent, State};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_UNSUPPORTED, nmc_status_t};
 use crate::cluster::client::{Event, Memory};
-use crate::cluster::net::{Address, Spans};
+use crate::cluster::net::{Address, Span, Spans};
 use crate::cluster::run::SMALL;
-use crate::cluster::types::{NodeId, Peer};
+use crate::cluster::types::{MAX_PARTS, NodeId, Peer};
 use crate::cluster::wire::{Frame, Message};
+use std::sync::atomic::AtomicU8;
+
+/// What stubs are made of: how many bytes they have is all that matters, and their value may be where the CPU does not read.
+static STUB: [AtomicU8; 4096] = [const { AtomicU8::new(0) }; 4096];
+const _: () = assert!(STUB.len() as u64 >= MAX_PARTS);
+
+fn is_stub(message: &Message) -> bool {
+    matches!(message, Message::Put(put) if put.put.is_striped())
+}
 
 impl State {
     pub(super) fn ask_node(&mut self, id: NodeId, endpoint: String, mut frame: Frame, from: Memory) {
+        if let Err(error) = memory::reserve_map(&mut self.nodes, 1) {
+            return self.events.push(Event::Failed(frame.request, error.status));
+        }
         let node = self.nodes.entry(id).or_default();
         if node.endpoint != endpoint {
             // The node is another one by now. What is under way with the former ends by itself.
@@ -24,22 +36,22 @@ impl State {
         if self.carrier.is_some()
             && let Some(refusal) = self.refused(id, &mut frame, from.call)
         {
-            return self.events.push_back(Event::Node(id, Frame::answering(frame.request, refusal)));
+            return self.events.push(Event::Node(id, Frame::answering(frame.request, refusal)));
         }
         let bytes = match &frame.message {
             Message::Put(put) => put.length,
             Message::Fetch(fetch) if fetch.into.is_empty() => fetch.length,
             _ => 0,
         };
-        if bytes > 0 && self.calls.get(&from.call).is_some_and(|running| running.far) {
-            return self.events.push_back(Event::Failed(frame.request, NMC_ERR_UNSUPPORTED));
+        if bytes > 0 && !is_stub(&frame.message) && self.calls.get(&from.call).is_some_and(|running| running.far) {
+            return self.events.push(Event::Failed(frame.request, NMC_ERR_UNSUPPORTED));
         }
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if let Message::CancelFetch(cancel) = &frame.message {
             // On the connection of what it cancels: on another one nobody knows of that.
             let same = self.requests.get(&cancel.request).is_some_and(|sent| Some(sent.peer) == node.shared);
             if !same {
-                return self.events.push_back(Event::Lost(frame.request));
+                return self.events.push(Event::Lost(frame.request));
             }
         }
         if bytes <= SMALL {
@@ -52,12 +64,12 @@ impl State {
                     node.shared = Some(peer);
                     self.send(peer, None, frame, from);
                 }
-                Err(_) if frame.request != 0 => self.events.push_back(Event::Lost(frame.request)),
+                Err(_) if frame.request != 0 => self.events.push(Event::Lost(frame.request)),
                 Err(_) => {}
             }
             return;
         }
-        node.waiting.push_back((frame, from));
+        node.waiting.push((frame, from));
         self.send_waiting(id);
     }
 
@@ -67,7 +79,8 @@ impl State {
             let peer = match node.free.pop() {
                 Some(peer) => peer,
                 None if node.large < MOST_LARGE => {
-                    match Address::literal(&node.endpoint).and_then(|address| self.net.connect(&address)) {
+                    let room = memory::reserve_map(&mut self.large, 1).and_then(|()| Address::literal(&node.endpoint));
+                    match room.and_then(|address| self.net.connect(&address)) {
                         Ok(peer) => {
                             node.large += 1;
                             self.large.insert(peer, id);
@@ -82,7 +95,7 @@ impl State {
                 }
                 None => return,
             };
-            let Some((frame, from)) = node.waiting.pop_front() else { return };
+            let Some((frame, from)) = node.waiting.pop() else { return };
             self.send(peer, Some(id), frame, from);
         }
     }
@@ -97,7 +110,9 @@ impl State {
             return self.say(peer, &frame);
         }
         let Some(running) = self.calls.get(&call) else { return self.unsaid(frame.request, NMC_ERR_CANCELLED) };
-        let room = memory::reserve_map(&mut self.tickets, 1).and_then(|()| Spans::of(&running.spans));
+        let stub = is_stub(&frame.message).then(|| Span::of_static(&STUB));
+        let spans = stub.as_ref().map_or(running.spans.as_slice(), std::slice::from_ref);
+        let room = memory::reserve_map(&mut self.tickets, 1).and_then(|()| Spans::of(spans));
         let spans = match room {
             Ok(spans) => spans.behind(from.offset).up_to(length),
             Err(error) => return self.unsaid(frame.request, error.status),
@@ -125,7 +140,7 @@ impl State {
             if sent.large.is_some() {
                 self.net.close(sent.peer);
             }
-            self.events.push_back(Event::Failed(request, error.status));
+            self.events.push(Event::Failed(request, error.status));
             return false;
         }
         self.requests.insert(request, sent);
@@ -143,39 +158,39 @@ impl State {
 
     fn unsaid(&mut self, request: u64, why: nmc_status_t) {
         self.drop_request(request);
-        self.events.push_back(Event::Failed(request, why));
+        self.events.push(Event::Failed(request, why));
     }
 
-    pub(super) fn take(&mut self, request: u64, into: Memory, length: u64) {
+    pub(super) fn take(&mut self, request: u64, into: Memory, length: u64, sum: Option<u32>) {
         let call = into.call;
         let ticket = self.number();
         let (Some(sent), Some(running)) = (self.requests.get(&request), self.calls.get_mut(&call)) else {
-            return self.events.push_back(Event::Took(request, false));
+            return self.events.push(Event::Took(request, false));
         };
         let peer = sent.peer;
         let room = memory::reserve_map(&mut self.tickets, 1).and_then(|()| Spans::of(&running.spans));
-        let Ok(spans) = room else { return self.events.push_back(Event::Took(request, false)) };
+        let Ok(spans) = room else { return self.events.push(Event::Took(request, false)) };
         let spans = spans.behind(into.offset);
         if spans.left() < length {
             // The value is there, and the caller is told how large it is; its bytes are passed over.
             running.too_large = Some(length);
             self.drop_request(request);
-            return self.events.push_back(Event::Took(request, true));
+            return self.events.push(Event::Took(request, true));
         }
-        if self.net.take(peer, spans.up_to(length), ticket) {
+        if self.net.take(peer, spans.up_to(length).wanting(sum), ticket) {
             running.incoming.push((ticket, peer));
             self.tickets.insert(ticket, (call, Some(request)));
         } else {
-            self.events.push_back(Event::Took(request, false));
+            self.events.push(Event::Took(request, false));
         }
     }
 
-    /// A value has come whole, or has been lost on its way.
-    pub(super) fn moved(&mut self, ticket: u64, whole: bool) {
+    /// A value has come, right or wrong, or has been lost on its way.
+    pub(super) fn moved(&mut self, ticket: u64, tell: impl FnOnce(u64) -> Event) {
         let Some((_, request)) = self.forget(ticket) else { return };
         if let Some(request) = request {
             self.release(request);
-            self.events.push_back(Event::Took(request, whole));
+            self.events.push(tell(request));
         }
     }
 
@@ -214,7 +229,7 @@ impl State {
             self.tickets.iter().filter(|(_, (_, of))| *of == Some(request)).map(|(ticket, _)| *ticket).collect();
         for ticket in tickets {
             if let Some(sent) = self.requests.get(&request) {
-                self.net.let_go(sent.peer, ticket);
+                self.net.abandon(sent.peer, ticket);
             }
             self.forget(ticket);
         }

@@ -4,6 +4,7 @@ use super::MOST_HELD;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::layout::disk::Spot;
+use crate::layout::region::prefetch;
 
 /// An object that is being written: its pages stay, and it is not evicted.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +51,11 @@ impl Holds {
         place.checked_sub(1)
     }
 
+    /// Whether an object is held will be looked at soon.
+    pub fn prefetch(&self, index: u32) {
+        self.places.get(index as usize).into_iter().for_each(prefetch);
+    }
+
     /// Whether an object is held.
     pub fn has(&self, index: u32) -> bool {
         self.places.get(index as usize).is_some_and(|place| *place > 0)
@@ -90,17 +96,17 @@ impl Holds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::random::Random;
     use std::collections::BTreeMap;
 
     #[test]
     fn holds_are_found_by_their_headers_whatever_came_and_went() {
         let mut holds = Holds::new(64).unwrap();
         let mut model = BTreeMap::new();
-        let mut random = 1_u64;
+        let mut random = Random(1);
         for step in 0..20_000 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let index = u32::try_from(random >> 58).unwrap();
-            match random >> 40 & 3 {
+            let index = random.below(64);
+            match random.below(4) {
                 0 | 1 if !holds.has(index) => {
                     holds.add(index, step);
                     model.insert(index, step);

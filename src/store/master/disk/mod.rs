@@ -325,6 +325,11 @@ impl Disk {
         self.holds.has(index)
     }
 
+    /// Whether an object is being written will be looked at soon.
+    pub(super) fn prefetch_hold(&self, index: u32) {
+        self.holds.prefetch(index);
+    }
+
     /// The entry of an object in memory, if it has one.
     fn clean(&self, index: u32, book: &Book) -> Option<u32> {
         let entry = book.disk.checked_sub(1)?;
@@ -529,8 +534,20 @@ pub(super) fn is_clean(disk: Option<&Disk>, index: u32, book: Option<&Book>) -> 
 impl Master {
     /// What the disk has of a key.
     pub(super) fn on_disk(&self, namespace: u32, key: &[u8]) -> Option<u32> {
+        self.found_on_disk(self.soon_on_disk(namespace, key))
+    }
+
+    /// What the disk has of a key will be looked at soon, by what this gives: the place is far away, and comes nearer meanwhile.
+    pub(super) fn soon_on_disk(&self, namespace: u32, key: &[u8]) -> Option<Fingerprint> {
         let disk = self.disk.as_ref()?;
-        disk.find(disk.map.fingerprint(namespace, key)?).map(|(index, _)| index)
+        let wanted = disk.map.fingerprint(namespace, key)?;
+        disk.map.view().prefetch(wanted);
+        Some(wanted)
+    }
+
+    /// See [`Master::soon_on_disk`].
+    pub(super) fn found_on_disk(&self, wanted: Option<Fingerprint>) -> Option<u32> {
+        self.disk.as_ref()?.find(wanted?).map(|(index, _)| index)
     }
 
     /// Before something is taken away: noting it must not fail afterwards.

@@ -74,7 +74,7 @@ impl Master {
     }
 
     /// The next objects that are to be written, until there are so many, or so many bytes, or the master is wanted; they are held from
-    /// then on, and stay until [`Master::stored`] or [`Master::let_go`]. Gives whether there may be more, and how many objects
+    /// then on, and stay until [`Master::stored`] or [`Master::release_holds`]. Gives whether there may be more, and how many objects
     /// were looked at.
     pub fn next_to_write(
         &mut self,
@@ -382,7 +382,7 @@ impl Master {
     }
 
     /// Nothing was written of these objects after all, or it counts for nothing: the holds are over.
-    pub fn let_go(&mut self, items: &[ToWrite]) {
+    pub fn release_holds(&mut self, items: &[ToWrite]) {
         let Some(disk) = &mut self.disk else { return };
         for item in items {
             disk.end_hold(item.index, item.epoch);

@@ -1,6 +1,7 @@
 //! The rings themselves, and the system calls that stand in for them.
 #![allow(unsafe_code, reason = "the kernel reads and writes memory by address")]
 
+use super::super::hitch::{self, By, Met};
 use super::super::sys::{found, path_of};
 use super::super::{FixedBuffer, Options, ended, error};
 use super::{DEEPEST, HANDED_OVER, LONG_FLIGHT, LONGEST, LOOKED_AT, PIECES, REQUEST, go_on_from, joined};
@@ -70,6 +71,12 @@ impl Readers {
         self.0.fix(memory);
     }
 
+    /// Rings that wait to be used, and whether they know the memory of [`Readers::fix`].
+    #[cfg(test)]
+    pub fn rings(&self) -> Vec<bool> {
+        self.0.idle.lock().iter().map(|ring| ring.is_registered).collect()
+    }
+
     /// Performs all reads, at most `depth` at a time, and calls `done(i)` as each is complete while others are under way. Each
     /// is whole or the call fails; behind the end of a file that is `NMC_ERR_CORRUPT`. Small ones that follow each other in a
     /// file are read together. When the call returns, also with an error, nothing is under way any more.
@@ -91,6 +98,7 @@ pub struct Rings {
     /// None are to be made, or none can be.
     off: AtomicBool,
     told: AtomicBool,
+    told_fixed: AtomicBool,
     /// Memory that rings register: kept for as long as they are.
     fixed: OnceLock<Arc<FixedBuffer>>,
     manner: Manner,
@@ -145,6 +153,7 @@ impl Rings {
             depth,
             off: AtomicBool::new(off),
             told: AtomicBool::new(false),
+            told_fixed: AtomicBool::new(false),
             fixed: OnceLock::new(),
             manner: Manner::default(),
         }
@@ -161,13 +170,15 @@ impl Rings {
             return None;
         }
         let idle = self.idle.lock().pop();
-        if let Some(mut ring) = idle {
-            ring.know(self.fixed.get());
-            return Some(ring);
-        }
-        let cause = match Ring::new(self.depth) {
+        let cause = match idle.map_or_else(|| Ring::new(self.depth), Ok) {
             Ok(mut ring) => {
-                ring.know(self.fixed.get());
+                if let Err(cause) = ring.know(self.fixed.get())
+                    && !self.told_fixed.swap(true, Ordering::Relaxed)
+                {
+                    log::emit(log::INFO, || {
+                        format!("io_uring_register: {cause}; the pages of every read to staging memory are looked up")
+                    });
+                }
                 return Some(ring);
             }
             Err(cause) => cause,
@@ -307,6 +318,7 @@ unsafe fn plain(way: Way, pieces: &[Read], mut done: usize) -> std::result::Resu
     while done < total(pieces) {
         let from = go_on_from(done);
         let count = list.iter_mut().zip(memory_of(pieces, from)).map(|(place, memory)| *place = memory).count();
+        let met = hitch::request(By::Call, &mut list[..count]);
         let (list, count) = (list.as_ptr(), i32::try_from(count).unwrap_or(0));
         let offset = i64::try_from(first.offset.saturating_add(from as u64));
         let offset = offset.map_err(|_| Stopped::Os(io::Error::from_raw_os_error(libc::EFBIG)))?;
@@ -316,12 +328,10 @@ unsafe fn plain(way: Way, pieces: &[Read], mut done: usize) -> std::result::Resu
             // SAFETY: as above.
             Way::ToFile => unsafe { libc::pwritev(first.fd, list, count, offset) },
         };
-        let Ok(moved) = usize::try_from(moved) else {
-            let cause = io::Error::last_os_error();
-            if cause.kind() == io::ErrorKind::Interrupted {
-                continue;
-            }
-            return Err(Stopped::Os(cause));
+        let moved = match met.moved(usize::try_from(moved).map_err(|_| io::Error::last_os_error())) {
+            Ok(moved) => moved,
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => continue,
+            Err(cause) => return Err(Stopped::Os(cause)),
         };
         if from + moved <= done {
             return Err(match way {
@@ -362,6 +372,7 @@ struct Request {
     count: usize,
     /// Where the kernel finds the pieces, if there are several.
     list: Vec<libc::iovec>,
+    met: Met,
 }
 
 /// A ring with room for as many requests as it may have in flight.
@@ -396,12 +407,13 @@ impl Ring {
     }
 
     /// Registers memory, once. Where the system refuses, for want of memory that may be locked, it is read to like any other.
-    fn know(&mut self, memory: Option<&Arc<FixedBuffer>>) {
-        let (None, Some(memory), Some(ring)) = (&self.fixed, memory, &self.ring) else { return };
+    fn know(&mut self, memory: Option<&Arc<FixedBuffer>>) -> io::Result<()> {
+        let (None, Some(memory), Some(ring)) = (&self.fixed, memory, &self.ring) else { return Ok(()) };
         let whole = libc::iovec { iov_base: memory.address() as *mut libc::c_void, iov_len: memory.bytes() };
         // SAFETY: the memory stays as long as the ring, which keeps it.
-        self.is_registered = unsafe { ring.submitter().register_buffers(&[whole]) }.is_ok();
-        self.fixed = Some(Arc::clone(memory));
+        let registered = unsafe { ring.submitter().register_buffers(&[whole]) };
+        (self.is_registered, self.fixed) = (registered.is_ok(), Some(Arc::clone(memory)));
+        registered
     }
 
     fn is_fixed(&self, piece: &Read) -> bool {
@@ -426,6 +438,9 @@ impl Ring {
         let fixed = count == 1 && self.is_fixed(&pieces[first]);
         let (Some(ring), Some(place)) = (self.ring.as_mut(), self.free.last().copied()) else { return false };
         let (request, piece) = (&mut self.requests[place], pieces[first]);
+        if hitch::is_full() {
+            return false;
+        }
         // An offset that is none would mean the place where the file was read last. The plain call refuses it.
         if i64::try_from(piece.offset).is_err() {
             return false;
@@ -437,15 +452,16 @@ impl Ring {
             }
             request.list.extend(memory_of(&pieces[first..first + count], 0));
         }
-        let (list, length) = (request.list.as_ptr(), u32::try_from(count).unwrap_or(0));
         let (fd, address) = (types::Fd(piece.fd), piece.address as *mut u8);
+        let mut one = [libc::iovec { iov_base: address.cast(), iov_len: piece.bytes as usize }];
+        request.met = hitch::request(By::Ring, if count > 1 { &mut request.list } else { &mut one });
+        let bytes = u32::try_from(one[0].iov_len).unwrap_or(0);
+        let (list, length) = (request.list.as_ptr(), u32::try_from(count).unwrap_or(0));
         let entry: squeue::Entry = match (way, count) {
-            (Way::FromFile, 1) if fixed => {
-                opcode::ReadFixed::new(fd, address, piece.bytes, 0).offset(piece.offset).build()
-            }
-            (Way::FromFile, 1) => opcode::Read::new(fd, address, piece.bytes).offset(piece.offset).build(),
+            (Way::FromFile, 1) if fixed => opcode::ReadFixed::new(fd, address, bytes, 0).offset(piece.offset).build(),
+            (Way::FromFile, 1) => opcode::Read::new(fd, address, bytes).offset(piece.offset).build(),
             (Way::FromFile, _) => opcode::Readv::new(fd, list, length).offset(piece.offset).build(),
-            (Way::ToFile, 1) => opcode::Write::new(fd, address, piece.bytes).offset(piece.offset).build(),
+            (Way::ToFile, 1) => opcode::Write::new(fd, address, bytes).offset(piece.offset).build(),
             (Way::ToFile, _) => opcode::Writev::new(fd, list, length).offset(piece.offset).build(),
         };
         let entry = if handover == Handover::Kernels { entry.flags(squeue::Flags::ASYNC) } else { entry };
@@ -467,7 +483,7 @@ impl Ring {
     fn submit_and_wait(&mut self, completions: usize) -> bool {
         let Some(ring) = self.ring.as_mut() else { return false };
         loop {
-            match ring.submit_and_wait(completions) {
+            match hitch::enter(|| ring.submit_and_wait(completions)) {
                 // It may stop early; the rest is offered again. What it took is out of the queue and never offered twice.
                 Ok(_) => return true,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
@@ -496,7 +512,7 @@ impl Ring {
         let request = self.requests.get_mut(place)?;
         let count = std::mem::take(&mut request.count);
         self.free.push(place);
-        Some((request.first, count, entry.result()))
+        Some((request.first, count, request.met.result(entry.result())))
     }
 }
 

@@ -2,7 +2,7 @@
 //! that has no name is lost. One thing holds: a file that had a name that lasts, and has one now, has a name afterwards.
 
 use super::versions::Versions;
-use super::{Contents, Folder, Rng, SECTOR, SimDisk, State, index};
+use super::{Contents, Folder, Random, SECTOR, SimDisk, State, index};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ trait Choose {
 
 /// By chance. Often all of a file is lost or all of it stays, which would be rare if every sector were drawn by itself.
 struct Chance<'a> {
-    rng: &'a mut Rng,
+    rng: &'a mut Random,
     mode: u32,
 }
 
@@ -147,7 +147,7 @@ impl State {
 impl SimDisk {
     /// What a power loss may leave, by chance.
     #[must_use]
-    pub fn crash(&self, rng: &mut Rng) -> Self {
+    pub fn crash(&self, rng: &mut Random) -> Self {
         let state = self.state.lock();
         let mut chance = Chance { rng, mode: 0 };
         let drawn = (0..MOST_DRAWS).find_map(|_| state.names_after_crash(&mut chance));
@@ -172,7 +172,7 @@ impl SimDisk {
             }
         }
         drop(state);
-        let mut rng = Rng(u64::from_le_bytes(*b"powerout"));
+        let mut rng = Random(u64::from_le_bytes(*b"powerout"));
         (0..limit).map(|_| self.crash(&mut rng)).collect()
     }
 }

@@ -12,13 +12,14 @@ mod versions;
 
 use super::{Disk, File, Listed, check_name, ended, error};
 use crate::base::error::{Error, Result};
+use crate::base::largest::Largest;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use versions::Versions;
 
-pub use crate::alloc::model::Random as Rng;
+pub use crate::base::random::Random;
 
 /// What is written to a disk whole or not at all.
 const SECTOR: usize = 512;
@@ -32,14 +33,8 @@ pub enum Fault {
     Enospc,
     /// A create fails for want of space; what has its space already can be written.
     Full,
-    /// A signal arrives. Nobody may notice.
-    Eintr,
-    /// The first attempt moves a part only. Nobody may notice.
-    Short,
     /// A sync fails and gives up what it was to write.
     FailedSync,
-    /// There is no room for another request. Nobody may notice.
-    RingFull,
 }
 
 /// A simulated directory, or a folder in it. Clones are the same directory.
@@ -62,6 +57,8 @@ struct State {
     failures: u64,
     /// What is to go wrong, and at which operation.
     faults: Vec<(u64, Fault)>,
+    /// Whoever uses it is watched.
+    largest: Option<Largest>,
 }
 
 type Sector = [u8; SECTOR];
@@ -123,10 +120,14 @@ impl Contents {
         }
     }
 
+    /// Bytes up to where anything was ever written, which are kept.
+    fn kept(&self) -> usize {
+        self.sectors.last_key_value().map_or(0, |(last, _)| (last + 1) * SECTOR).max(self.lasting.len())
+    }
+
     /// Zeros, which change nothing where there are no others.
     fn clear(&mut self, from: u64, to: u64) {
-        let written = self.sectors.last_key_value().map_or(0, |(last, _)| (last + 1) * SECTOR).max(self.lasting.len());
-        let (from, to) = (index(from), index(to).min(written));
+        let (from, to) = (index(from), index(to).min(self.kept()));
         if from < to {
             self.change(from, to, |part, _| part.fill(0));
         }
@@ -153,6 +154,8 @@ impl Contents {
     fn sync(&mut self) {
         self.bytes.sync();
         let lasting = Arc::make_mut(&mut self.lasting);
+        let end = self.sectors.last_key_value().map_or(0, |(last, _)| (last + 1) * SECTOR);
+        lasting.reserve_exact(end.saturating_sub(lasting.len()));
         self.sectors.retain(|number, versions| {
             versions.sync();
             if versions.is_certain() {
@@ -216,6 +219,11 @@ impl SimDisk {
         state.faults.push((at, fault));
     }
 
+    /// From now on the largest request for memory is noted of all threads that do something with it.
+    pub fn watch(&self, largest: Largest) {
+        self.state.lock().largest = Some(largest);
+    }
+
     /// Nothing goes wrong from now on.
     pub fn mend(&self) {
         self.state.lock().faults.clear();
@@ -233,16 +241,25 @@ impl SimDisk {
         self.state.lock().failures
     }
 
+    /// Bytes that this disk keeps in memory of the file of which it keeps most.
+    #[must_use]
+    pub fn most_kept(&self) -> usize {
+        self.state.lock().files.iter().map(Contents::kept).max().unwrap_or(0)
+    }
+
     /// What a killed process leaves: all of it, as the page cache survives. Files of this disk do not reach that one.
     #[must_use]
     pub fn kill(&self) -> Self {
         let state = self.state.lock().clone();
-        Self::of(State { operations: 0, failures: 0, faults: Vec::new(), ..state })
+        Self::of(State { operations: 0, failures: 0, faults: Vec::new(), largest: None, ..state })
     }
 
     /// Begins an operation; gives what it is to suffer.
     fn begin(&self) -> (MutexGuard<'_, State>, Option<Fault>) {
         let mut state = self.state.lock();
+        if let Some(largest) = state.largest {
+            largest.watch_here();
+        }
         let now = state.operations;
         state.operations += 1;
         let fault = state.faults.iter().position(|(at, _)| *at == now).map(|i| state.faults.swap_remove(i).1);

@@ -4,7 +4,6 @@
 
 use super::super::config::Evict;
 use super::super::directory::{Assign, Source};
-use super::super::format::{BLOCK, Shape};
 use super::Owner;
 use super::events::Happened;
 use crate::base::error::Result;
@@ -29,8 +28,7 @@ impl Owner {
     /// Makes room for this many bytes of values and what goes with them, if there is a limit to what files take.
     pub(super) fn make_room_for(&self, bytes: u64) -> Result<()> {
         let limit = self.config.capacity_bytes;
-        // What can never fit makes nothing go.
-        if limit == 0 || bytes > limit {
+        if limit == 0 || !self.could_fit(bytes) {
             return Ok(());
         }
         if self.evicts() && self.directory.file_bytes() + bytes > limit {
@@ -43,6 +41,12 @@ impl Owner {
             }
         }
         Ok(())
+    }
+
+    /// Whether there would be room if everything went that can. What can never fit makes nothing go.
+    fn could_fit(&self, bytes: u64) -> bool {
+        let limit = self.config.capacity_bytes;
+        limit == 0 || bytes.saturating_add(self.directory.aside_bytes()) <= limit
     }
 
     /// Makes room for so many entries.
@@ -65,11 +69,8 @@ impl Owner {
         source: &dyn Source,
         assign: &mut Assign<'_>,
     ) -> Result<Vec<Stored>> {
-        let record =
-            |item: &ToWrite| Shape::of(item.key.len(), item.bytes).blocks * BLOCK as u64 + item.key.len() as u64 + 64;
-        let bytes = items.iter().map(record).sum::<u64>() + 2 * BLOCK as u64;
-        let limit = self.config.capacity_bytes;
-        let could_fit = limit == 0 || bytes <= limit;
+        let bytes = self.directory.bytes_of(items);
+        let could_fit = self.could_fit(bytes);
         self.make_room_for(bytes)?;
         for _ in 0..TRIES {
             match self.directory.write(items, store_id, source, assign) {
@@ -86,9 +87,9 @@ impl Owner {
         self.directory.write(items, store_id, source, assign)
     }
 
-    /// Lets buckets go until the files take this many bytes at most; gives how many values went.
+    /// Lets buckets go until the files take this many bytes at most, without what is damaged and set aside; gives how many values went.
     pub(super) fn evict_down_to(&self, keep: u64) -> Result<u64> {
-        let mut evicted = 0;
+        let (mut evicted, keep) = (0, keep.saturating_add(self.directory.aside_bytes()));
         while self.directory.file_bytes() > keep {
             match self.evict_one()? {
                 Some(more) => evicted += more,

@@ -1,0 +1,72 @@
+//! `nmc_client_remove`: objects go from all nodes, one, many or all of a namespace.
+
+use super::arg::{array, key_of};
+use super::basic::nmc_slice_t;
+use super::client::{check_flags, nmc_client_t, with};
+use super::client_types::{NMC_REMOVE_ASYNC, NMC_REMOVE_EVERYWHERE};
+use super::guard_status;
+use super::store_batch::{Statuses, good_keys};
+use crate::base::status::nmc_status_t;
+
+/// Removes an object everywhere. With 0 as `flags` it waits until every owner has dropped it; `NMC_IN_PROGRESS` if one of them is away and the
+/// master has no etcd to note that in: until that one is back, its own programs and clients that remember its place may still read the value.
+/// `NMC_REMOVE_ASYNC` does not wait.
+///
+/// Asks the leader. Whoever reads it finishes. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (it may have been
+/// removed), `NMC_ERR_CANCELLED`. If the leader was lost in the middle and the next one knows of nothing under the key it is `NMC_OK`: it is gone, and nobody
+/// can tell whether it was there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_remove(client: *mut nmc_client_t, key: nmc_slice_t, flags: u32) -> nmc_status_t {
+    guard_status(|| {
+        with(client, |open| {
+            check_flags(flags, NMC_REMOVE_ASYNC)?;
+            // SAFETY: the C contract of `key`.
+            let key = unsafe { key_of(key) }?;
+            open.cluster.remove(key, flags & NMC_REMOVE_ASYNC == 0)
+        })
+    })
+}
+
+/// Removes `n` objects: like `nmc_client_remove`, with the same `flags` for all. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of `keys[i]`: `NMC_OK`,
+/// `NMC_IN_PROGRESS`, `NMC_ERR_NOT_FOUND`, or why it failed. A failed one does not stop the others. If a key is named twice one of the two may be `NMC_ERR_NOT_FOUND`.
+///
+/// Up to 256 are under way together. Thread-safe. Not graph-safe. Returns the status of the first that failed; if none did, `NMC_IN_PROGRESS` if that is one's, else `NMC_OK`.
+/// Statuses as for `nmc_client_remove`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nmc_client_remove_batch(
+    client: *mut nmc_client_t,
+    keys: *const nmc_slice_t,
+    n: usize,
+    flags: u32,
+    out_statuses: *mut nmc_status_t,
+) -> nmc_status_t {
+    guard_status(|| {
+        with(client, |open| {
+            check_flags(flags, NMC_REMOVE_ASYNC)?;
+            // SAFETY: the C contract of these arguments.
+            let (keys, mut statuses) = unsafe { (array(keys, n, "keys")?, Statuses::new(out_statuses, n)?) };
+            // SAFETY: the C contract of `keys`.
+            let done = unsafe { good_keys(keys, &mut statuses) }.and_then(|(good, numbers)| {
+                let results = open.cluster.remove_batch(&good, flags & NMC_REMOVE_ASYNC == 0)?;
+                numbers.into_iter().zip(results).for_each(|(at, result)| statuses.set(at, result));
+                Ok(())
+            });
+            Ok(match done {
+                Ok(()) => statuses.first,
+                Err(error) => statuses.refuse(&error),
+            })
+        })
+    })
+}
+
+/// Removes all objects of the client's namespace, or with `NMC_REMOVE_EVERYWHERE` of all of them, in one step. Otherwise like
+/// `nmc_client_remove`; that there was none is no error.
+#[unsafe(no_mangle)]
+pub extern "C" fn nmc_client_remove_all(client: *mut nmc_client_t, flags: u32) -> nmc_status_t {
+    guard_status(|| {
+        with(client, |open| {
+            check_flags(flags, NMC_REMOVE_ASYNC | NMC_REMOVE_EVERYWHERE)?;
+            open.cluster.remove_all(flags & NMC_REMOVE_EVERYWHERE != 0, flags & NMC_REMOVE_ASYNC == 0)
+        })
+    })
+}
