@@ -93,10 +93,10 @@ ending in `_batch` take many keys, calls ending in `_async` enqueue on a CUDA st
         about: "an SSD below the store: what memory evicts, disk keeps, and any process reads it by itself",
         how: "\
 The process of the store's master calls `nmc_tier_open` with a directory, after `nmc_store_create`. From then on values are written there
-before memory evicts them, and `nmc_store_get`, `nmc_store_get_into` and the others read what memory no longer has, in any process and
-without a handle of the tier. To write something at once, call `nmc_tier_offload`; for what must survive a power loss, `nmc_tier_sync`.
-`nmc_tier_stats` counts, `nmc_tier_verify` reads everything and compares checksums, `nmc_tier_scan` lists what is there. `nmc_tier_close`
-ends it; opening the same directory again, in this process or a later one, finds everything.",
+before memory evicts them. `nmc_store_get`, `nmc_store_get_into` and the other reads find values that memory no longer has, in any process
+and without a tier handle. To write values at once, call `nmc_tier_offload`; to make removals safe from a power loss, `nmc_tier_sync`.
+`nmc_tier_stats` returns counters, `nmc_tier_verify` reads everything and compares checksums, `nmc_tier_scan` lists what is on disk.
+`nmc_tier_close` ends the tier; opening the same directory again, in this process or a later one, finds everything.",
         sources: &["ffi/tier_types.rs", "ffi/tier.rs"],
     },
     Noun {
@@ -104,12 +104,21 @@ ends it; opening the same directory again, in this process or a later one, finds
         prefix: "nmc_client_",
         about: "a cluster: objects on the nodes of many machines, found by key",
         how: "\
-One process starts `nanomc-master`. Everybody else calls `nmc_client_open` with its address; who has memory to give calls `nmc_client_mount`, or
-`nmc_client_attach_store` for a store that it has. Then `nmc_client_put`, `nmc_client_get` and `nmc_client_remove`, one key or many, on any
-machine; or the store's own reads through a handle of `nmc_client_open_store`. `nmc_client_submit_put` and its like do not wait: `nmc_client_completions`
-tells what became of them. `nmc_client_segments` and `nmc_client_query` tell what is where. `nmc_client_close` ends it; its nodes leave the cluster.",
-        sources: &["ffi/client_types.rs", "ffi/client_placement.rs", "ffi/client.rs", "ffi/client_metadata.rs", "ffi/client_remove.rs",
-            "ffi/client_drain.rs", "ffi/client_submit.rs", "ffi/client_store.rs"],
+One process runs `nanomc-master`. Every program calls `nmc_client_open` with its address. A program that gives memory calls
+`nmc_client_mount`, or `nmc_client_attach_store` for a store that it has. Then any program on any machine calls `nmc_client_put`,
+`nmc_client_get` and `nmc_client_remove`, for one key or many, or reads through a store handle of `nmc_client_open_store`.
+`nmc_client_submit_put` and the like do not wait; `nmc_client_completions` returns their outcomes. `nmc_client_segments` and
+`nmc_client_query` list what is where. `nmc_client_close` ends the client; its nodes leave the cluster.",
+        sources: &[
+            "ffi/client_types.rs",
+            "ffi/client.rs",
+            "ffi/client_metadata.rs",
+            "ffi/client_remove.rs",
+            "ffi/client_placement.rs",
+            "ffi/client_drain.rs",
+            "ffi/client_submit.rs",
+            "ffi/client_store.rs",
+        ],
     },
     Noun {
         title: "KV cache",

@@ -41,11 +41,11 @@
  *            nmc_tier_*: open close sync offload prefetch stage release evict events pause resume stats verify scan
  *
  *  Client    a cluster: objects on the nodes of many machines, found by key
- *            nmc_client_*: set_placement open close mount attach_store unmount register unregister put get put_batch
- *              get_batch exists exists_batch query segments keys sync get_metadata get_metadata_batch
- *              submit_get_metadata get_with_metadata remove remove_batch remove_all drain undrain submit_put
- *              submit_get submit_remove submit_put_batch submit_get_batch submit_remove_batch completions event_fd
- *              cancel open_store
+ *            nmc_client_*: open close mount attach_store unmount register unregister put get put_batch get_batch
+ *              exists exists_batch query segments keys sync get_metadata get_metadata_batch submit_get_metadata
+ *              get_with_metadata remove remove_batch remove_all set_placement drain undrain submit_put submit_get
+ *              submit_remove submit_put_batch submit_get_batch submit_remove_batch completions event_fd cancel
+ *              open_store
  *
  *  KV cache  where the K and V of every token are: blocks, sequences, shared prefixes, block tables
  *            nmc_kv_*: create heap_bytes page_tokens destroy open find append append_batch commit keep_state reserve
@@ -235,8 +235,8 @@ typedef int32_t nmc_status_t;
 #define NMC_EVICT_FIFO 1
 
 /**
- * What was used longest ago: an object, the bucket on disk that nobody has read for the longest time, the cached block of the KV cache
- * that has been idle longest.
+ * What was used longest ago: an object, the bucket on disk that was last read longest ago, the cached block of the KV
+ * cache that has been idle longest.
  */
 #define NMC_EVICT_LRU 2
 
@@ -332,7 +332,7 @@ nmc_status_t nmc_log_set_callback(nmc_log_fn callback,
 /** Heaps in the memory of a CUDA device. */
 #define NMC_HEAP_CUDA 2
 
-/** Use huge pages for a host heap if there are any; `nmc_world_info_t.heap_flags` tells whether there were. */
+/** Use huge pages for a host heap if there are any; `nmc_world_info_t.heap_flags` says whether there were. */
 #define NMC_HEAP_HUGE_PAGES 1
 
 /**
@@ -357,13 +357,13 @@ nmc_status_t nmc_log_set_callback(nmc_log_fn callback,
 /** `fd`: a VMM allocation exported with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR. */
 #define NMC_IMPORT_CUDA_FD 4
 
-/** The master runs in the process of rank 0 (with automatic ranks: of whoever comes first). */
+/** The master runs in the process of rank 0 (with automatic ranks: of the first process that comes). */
 #define NMC_MASTER_RANK0 0
 
 /** The master runs elsewhere: `nmc_master_start` in another process, or `nmc master`. */
 #define NMC_MASTER_EXTERNAL 1
 
-/** Nobody has taken the rank yet. */
+/** The rank has not been taken yet. */
 #define NMC_RANK_ABSENT 0
 
 /** A process holds the rank. */
@@ -379,9 +379,9 @@ nmc_status_t nmc_log_set_callback(nmc_log_fn callback,
 #define NMC_RANK_LEFT 4
 
 /**
- * Memory of the engine that is to be used instead of memory of the library. It stays the engine's, and must stay
- * valid until the world is destroyed in every process. It must be writable, and is lent to one heap at a time: neither is looked at where it is
- * given by address.
+ * Memory of the engine that is to be used instead of memory of the library. It stays the engine's, and must stay valid
+ * until the world is destroyed in every process. It must be writable, and may be lent to only one heap at a time;
+ * neither is checked for memory given by address.
  */
 typedef struct nmc_memory_t {
   /** One of `NMC_IMPORT_*`. */
@@ -441,9 +441,9 @@ typedef struct nmc_world_config_t {
   /** CPU to which the library's threads are bound; -1 for none. */
   int32_t service_cpu;
   /**
-   * How many ranks must be there for a join to complete; 0 for all. If it is less than `world_size`, the others may come
-   * later, or never: until then they are `NMC_RANK_ABSENT` and have no heap. Somebody must run the master: with
-   * `NMC_MASTER_RANK0`, rank 0 is one of those who come first.
+   * How many ranks must be there for a join to complete; 0 for all. If it is less than `world_size`, the others may
+   * come later, or never: until then they are `NMC_RANK_ABSENT` and have no heap. The master must run: with
+   * `NMC_MASTER_RANK0`, rank 0 must be among the first.
    */
   uint32_t min_ranks;
   /** Zero. */
@@ -556,17 +556,16 @@ typedef struct nmc_rank_info_t {
 typedef struct nmc_world_t nmc_world_t;
 
 /**
- * Joins a world as one rank and stores a handle in `*out_world`. Returns when all ranks have joined, or as many as
- * `min_ranks` says. If the world exists already and the rank is free, it takes its place: that of a former holder who is gone
- * (it then finds the heap as it was left, unless one of them lends its memory), or one that nobody has had. Processes may
- * start in any order.
+ * Joins a world as one rank and stores a handle in `*out_world`. Destroy it with `nmc_world_destroy`. Returns when all
+ * ranks have joined, or as many as `min_ranks` says. If the world exists already and the rank is free, the process
+ * takes that rank: one whose former holder is gone (it then finds the heap as it was left, unless one of the two lends
+ * its memory), or one that was never taken. Processes may start in any order.
  *
  * Blocks up to `join_timeout_ms`. Thread-safe: several threads of one process may join as different ranks. Not
- * graph-safe. The handle is destroyed with `nmc_world_destroy`.
- * Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`, `NMC_ERR_TIMEOUT` (the message names the ranks that are
- * missing), `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_EXISTS` (rank or device rank is taken),
- * `NMC_ERR_PERMISSION`, `NMC_ERR_PROTOCOL`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED`,
- * `NMC_ERR_OS`, `NMC_ERR_CUDA`, `NMC_ERR_FORKED`.
+ * graph-safe. Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`, `NMC_ERR_TIMEOUT` (the message names the ranks that
+ * are missing), `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_EXISTS` (rank or device rank is taken),
+ * `NMC_ERR_PERMISSION`, `NMC_ERR_PROTOCOL`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED`, `NMC_ERR_OS`,
+ * `NMC_ERR_CUDA`, `NMC_ERR_FORKED`.
  */
 nmc_status_t nmc_world_join(const struct nmc_world_config_t *config,
                             struct nmc_world_t **out_world);
@@ -582,13 +581,13 @@ nmc_status_t nmc_world_join_ranks(const struct nmc_world_config_t *config,
                                   struct nmc_world_t **out_worlds);
 
 /**
- * Makes a world of `config->world_size` ranks inside this process, without socket, files or threads, and stores
- * all handles in `out_worlds`. `name`, `dir`, `rank`, `device_rank`, `min_ranks`, `master` and the timeouts are not looked at.
- * If `config` cannot be read `out_worlds` stays as it is, for nobody knows how long it is.
+ * Creates a world of `config->world_size` ranks inside this process, without socket, files or threads, and stores all
+ * handles in `out_worlds`. `name`, `dir`, `rank`, `device_rank`, `min_ranks`, `master` and the timeouts are ignored.
+ * If `config` cannot be read, `out_worlds` stays as it is, because its length is unknown.
+ *
  * Takes as long as reserving the memory does. Thread-safe. Not graph-safe. Statuses as for `nmc_world_join`.
  */
-nmc_status_t nmc_world_create_local(const struct nmc_world_config_t *config,
-                                    struct nmc_world_t **out_worlds);
+nmc_status_t nmc_world_create_local(const struct nmc_world_config_t *config, struct nmc_world_t **out_worlds);
 
 /**
  * Leaves the world in order: waits until this process's GPU work is done, then tells the other ranks, which see
@@ -731,19 +730,18 @@ nmc_status_t nmc_world_write_word_async(const struct nmc_world_t *world,
 
 /**
  * Waits until all ranks have called it. For start-up, tests and tools, not for hot paths. After an error the same
- * barrier is still open, and the next call continues to wait for it: also together with a process that has taken
- * the place of a dead rank. After a barrier all ranks know the same holders of all ranks.
+ * barrier is still open, and the next call continues to wait for it: also together with a process that has taken the
+ * place of a dead rank. After a barrier all ranks know the same holders of all ranks.
  *
- * A rank that nobody has taken yet is not waited for. One that joins while a barrier is open takes part in it, or finds it
- * passed: its own count begins where that of the others is.
+ * A rank that was never taken is not waited for. A rank that joins while a barrier is open takes part in it, or finds
+ * it passed: its own count begins where that of the others is.
  *
- * Blocks up to `timeout_ms` (-1 for 30 s). One thread per handle at a time. Not graph-safe.
- * Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`
- * (names the rank), `NMC_ERR_CANCELLED` (the rank has left, aborted or is being destroyed), `NMC_ERR_BUSY` (another
- * thread is in it).
+ * Blocks up to `timeout_ms` (-1 for 30 s). One thread per handle at a time. Not graph-safe. Statuses:
+ * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST` (names the
+ * rank), `NMC_ERR_CANCELLED` (the rank has left, aborted or is being destroyed), `NMC_ERR_BUSY` (another thread is in
+ * it).
  */
-nmc_status_t nmc_world_barrier(const struct nmc_world_t *world,
-                               int64_t timeout_ms);
+nmc_status_t nmc_world_barrier(const struct nmc_world_t *world, int64_t timeout_ms);
 
 /**
  * Proves the paths between all ranks: each writes a pattern into every heap, publishes it with a system-scope
@@ -813,8 +811,8 @@ nmc_status_t nmc_master_start(const struct nmc_world_config_t *config,
                               struct nmc_master_t **out_master);
 
 /**
- * Ends the master. Ranks that have joined go on without it; nobody can join. NULL is fine. In a forked child it
- * does nothing.
+ * Ends the master. Ranks that have joined go on without it; no further rank can join. NULL is fine. In a forked child
+ * it does nothing.
  *
  * Blocks until its thread has ended, which is soon. Graph-safe. Thread-safe: of several callers one succeeds.
  * Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.
@@ -838,30 +836,30 @@ nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
  */
 
 /**
- * Keep a CRC32C of every page and check it on every read by the library. It is stored by `nmc_store_commit`: an object that
- * its program published by itself gives such reads `NMC_NOT_READY` until then.
+ * Keep a CRC32C of every page and check it on every read by the library. The checksums are stored by
+ * `nmc_store_commit`: until then, such reads of an object that its program published by itself return `NMC_NOT_READY`.
  */
 #define NMC_STORE_CHECKSUMS 1
 
 /**
- * The store waits for its tier: while that is not open (`nmc_tier_open` in the process of the master), calls that store, remove or replace
- * something return `NMC_ERR_UNAVAILABLE`, and so do reads of what is not in memory, instead of `NMC_ERR_NOT_FOUND`. For stores that begin
- * with what a directory has: without it, other ranks may store a key that is on disk before that is known. Counts in the process of the
- * master; others ignore it.
+ * The store waits for its tier. While the tier is not open (`nmc_tier_open` in the process of the master), calls that
+ * store, remove or replace something return `NMC_ERR_UNAVAILABLE`, and so do reads of what is not in memory, instead
+ * of `NMC_ERR_NOT_FOUND`. Use this for stores that start with the contents of a directory: without it, other ranks may
+ * store a key that is on disk before that is known. Counts in the process of the master; others ignore it.
  */
 #define NMC_STORE_WAIT_FOR_TIER 2
 
 /** Store the value in one run of pages. */
 #define NMC_PUT_CONTIGUOUS 1
 
-/** Take the place of an object with the same key; readers see the old value until the new one is complete. */
+/** Replace an object with the same key; readers see the old value until the new one is complete. */
 #define NMC_PUT_REPLACE 2
 
 /**
- * If the rank that is to hold the value has no room, cannot hold anything or has no holder, another one holds it. First a
- * rank is looked for that has room without evicting anything: the preferred one, else the one with most free pages. If there is
- * none, the preferred rank evicts, and if it cannot, the others do, in the same order. `dst_rank` of the plan, or
- * `nmc_store_get_location`, tells which one it is.
+ * If the rank that is to hold the value has no room, cannot hold anything or has no holder, use another rank. First
+ * the store looks for a rank that has room without evicting anything: the preferred one, otherwise the one with the
+ * most free pages. If there is none, the preferred rank evicts, and if it cannot, the others do, in the same order.
+ * `dst_rank` of the plan, or `nmc_store_get_location`, says which rank it is.
  */
 #define NMC_PUT_ANY_RANK 4
 
@@ -887,15 +885,15 @@ nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
 #define NMC_OBJECT_ON_DISK 3
 
 /**
- * The object is not in this store, but can be read from a node of the cluster: said by handles of `nmc_client_open_store` alone. It cannot
- * be pinned.
+ * The object is not in this store, but can be read from a node of the cluster. Only handles of `nmc_client_open_store`
+ * return this. The object cannot be pinned.
  */
 #define NMC_OBJECT_ELSEWHERE 4
 
 /** Most bytes of an object's metadata. */
 #define NMC_MAX_METADATA 256
 
-/** Also wait for a key that nobody is writing yet. */
+/** Also wait for a key that is not being written yet. */
 #define NMC_WAIT_APPEAR 1
 
 /**
@@ -952,8 +950,9 @@ typedef struct nmc_store_config_t {
   /** How long a call waits for the master, in ms; -1 for 10 s. */
   int64_t call_timeout_ms;
   /**
-   * Embedded store with one heap: memory of the program that is this heap, `heap_offset` and `heap_bytes` bytes of it; `NMC_IMPORT_NONE` for memory of the
-   * library. It stays the program's, which leaves it alone until the last handle of the store is destroyed, or `nmc_client_unmount` of what was mounted has returned.
+   * Embedded store with one heap: memory of the program to use as this heap, `heap_offset` and `heap_bytes` bytes of
+   * it; `NMC_IMPORT_NONE` for memory of the library. It stays the program's. The program must not touch it until the
+   * last handle of the store is destroyed, or `nmc_client_unmount` of what was mounted has returned.
    */
   struct nmc_memory_t heap_import;
   /** Zero. */
@@ -1005,16 +1004,16 @@ typedef struct nmc_put_options_t {
   /** For `NMC_RETAIN_SOFT`: how long, in ms; 0 for no end. */
   uint64_t ttl_ms;
   /**
-   * How long to wait for room if there is none, in ms; 0 for not at all, -1 for `call_timeout_ms` of the store, at most 7 days
-   * (as all times to wait). Room comes
-   * when readers unpin, writers commit or give up, objects are removed. `NMC_ERR_BUSY`, `NMC_ERR_LIMIT` and `NMC_ERR_NO_SPACE`
-   * say then that none came in time; a value that no empty heap and no unused quota could hold is `NMC_ERR_NO_SPACE` at once.
-   * Those who wait are served in no particular order.
+   * How long to wait for room if there is none, in ms: 0 for not at all, -1 for `call_timeout_ms` of the store, at
+   * most 7 days (as for all waiting times). Room appears when readers unpin, writers commit or give up, or objects
+   * are removed. `NMC_ERR_BUSY`, `NMC_ERR_LIMIT` and `NMC_ERR_NO_SPACE` then mean that none appeared in time; a
+   * value that no empty heap and no unused quota could hold is `NMC_ERR_NO_SPACE` at once. Waiting calls are served
+   * in no particular order.
    */
   int64_t wait_ms;
   /**
-   * What the program says about the object, up to `NMC_MAX_METADATA` bytes: `nmc_store_get_metadata` reads it. It comes and
-   * goes with the value, and with `NMC_STORE_CHECKSUMS` it is verified with it.
+   * Metadata of the object, up to `NMC_MAX_METADATA` bytes, which `nmc_store_get_metadata` reads. It comes and goes
+   * with the value, and with `NMC_STORE_CHECKSUMS` it is verified with it.
    */
   struct nmc_slice_t metadata;
   /** In calls for `n` objects: NULL, or metadata for each of them instead. */
@@ -1046,7 +1045,7 @@ typedef struct nmc_put_options_t {
 typedef struct nmc_write_plan_t {
   /** xxh64 of the key, seeded with the number of its namespace. */
   uint64_t key_hash;
-  /** Name of the plan; nobody can guess it. */
+  /** Name of the plan; it cannot be guessed. */
   uint64_t plan_id;
   /** What has to be published. */
   uint64_t epoch;
@@ -1128,7 +1127,7 @@ typedef struct nmc_view_t {
   uint32_t index;
   /** Pin slot. */
   uint32_t slot;
-  /** Tells this pin from an earlier one of the same object in the same slot. */
+  /** Distinguishes this pin from an earlier one of the same object in the same slot. */
   uint64_t nonce;
 } nmc_view_t;
 
@@ -1150,20 +1149,21 @@ typedef struct nmc_buffer_t {
   size_t len;
 } nmc_buffer_t;
 
-/** What became of a key that was watched. */
+/** Outcome of watching a key. */
 typedef struct nmc_completion_t {
   /** What the caller passed to `nmc_store_watch`. */
   uint64_t token;
   /** `NMC_OK` if the object can be read; else why it will not become so. */
   int32_t status;
   /**
-   * How many completions that came just before this one are gone, since more than `NMC_MAX_COMPLETIONS` waited; mostly 0.
-   * If it is not, look at the keys that the program still waits for (`nmc_store_exists_batch`), or watch them again.
+   * How many completions just before this one were dropped, because more than `NMC_MAX_COMPLETIONS` waited; mostly
+   * 0. If it is not, look at the keys that the program still waits for (`nmc_store_exists_batch`), or watch them
+   * again.
    */
   uint32_t lost;
 } nmc_completion_t;
 
-/** Completions of one client that wait to be taken. When there are more, the oldest go. */
+/** Most completions of one client that wait to be taken. When there are more, the oldest go. */
 #define NMC_MAX_COMPLETIONS 65536
 
 /**
@@ -1175,7 +1175,10 @@ typedef struct nmc_retry_hint_t {
   uint32_t struct_size;
   /** Zero. */
   uint32_t reserved;
-  /** After this time, in microseconds; 0 if waiting alone will not help, since nothing waits. */
+  /**
+   * Try again after this time, in microseconds; 0 if waiting alone will not help, because no room is about to become
+   * free.
+   */
   uint64_t retry_after_us;
   /** Bytes that are free. */
   uint64_t free_bytes;
@@ -1183,7 +1186,7 @@ typedef struct nmc_retry_hint_t {
   uint64_t largest_free_bytes;
   /** Bytes that will be free when readers unpin and late writers stop. */
   uint64_t waiting_bytes;
-  /** Objects that could be evicted if nobody had pinned them. */
+  /** Objects that could be evicted if they were not pinned. */
   uint64_t ready_count;
 } nmc_retry_hint_t;
 
@@ -1251,7 +1254,7 @@ typedef struct nmc_store_rank_stats_t {
   }
 
 /**
- * Numbers about a store: of all ranks together, as in `nmc_store_rank_stats_t`, and of this client. Start from
+ * Counters of a store: of all ranks together, as in `nmc_store_rank_stats_t`, and of this client. Start from
  * `NMC_STORE_STATS_INIT`.
  */
 typedef struct nmc_store_stats_t {
@@ -1354,41 +1357,47 @@ typedef struct nmc_store_stats_t {
 
 /**
  * A client of a store, in one of its namespaces. All functions that take it may be called from any thread at the same
- * time, also while another thread destroys it.
+ * time, even while another thread destroys it.
  *
- * Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master and go on while it is away. What a client needs to read an SSD
- * tier that another process owns comes once for each opening of the tier, in the background: when the client attaches, and soon (0.1 s) after
- * the tier was opened. A read of a key that memory does not have waits for that if it comes before, for 500 ms at most, and does not block
- * otherwise. If the owner does not answer in that time, the read returns `NMC_ERR_UNAVAILABLE`, and so do all that come after it, which do
- * not wait any more, until the owner has answered. Keys that are in memory are not affected. Calls that do ask
- * the master return `NMC_ERR_UNAVAILABLE` then, and can be repeated; those that wait for its answer return `NMC_ERR_CANCELLED` when
- * `nmc_store_cancel`, destroy or `nmc_world_abort` ends the wait. Statuses that every function can return:
- * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1 to 1,024 bytes).
+ * Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master, and go on while it is away. Calls that do
+ * ask the master return `NMC_ERR_UNAVAILABLE` then, and can be repeated. Calls that wait for its answer return
+ * `NMC_ERR_CANCELLED` when `nmc_store_cancel`, destroy or `nmc_world_abort` ends the wait.
+ *
+ * To read an SSD tier that another process owns, a client needs its index. It gets it in the background, once for each
+ * opening of the tier: when the client attaches, and soon (0.1 s) after the tier was opened. A read of a key that is
+ * not in memory, and that comes before that, waits for it, for 500 ms at most; otherwise reads do not block. If the
+ * owner does not answer in that time, the read returns `NMC_ERR_UNAVAILABLE`. All reads after it then do so at once,
+ * without waiting, until the owner has answered. Keys in memory are not affected.
+ *
+ * Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1
+ * to 1,024 bytes).
  */
 typedef struct nmc_store_t nmc_store_t;
 
 /**
- * Makes a store, or attaches to the store of a world, and puts a handle into `*out_store`.
+ * Creates a store, or attaches to the store of a world, and stores a handle in `*out_store`. Destroy it with
+ * `nmc_store_destroy`.
  *
  * With `world` NULL the store is embedded: it has a heap of `config->heap_bytes` of its own, in this process alone,
- * without socket, files or threads. With a world the calling rank becomes a client of the world's one store; the process
- * of `master_rank` (or the world's external master) runs the master. The world must not be destroyed before the store.
+ * without socket, files or threads. With a world, the calling rank becomes a client of the world's one store; the
+ * process of `master_rank` (or the world's external master) runs the master. The world must not be destroyed before
+ * the store.
  *
- * Blocks up to `attach_timeout_ms` for the master. Thread-safe. Not graph-safe. Destroyed with `nmc_store_destroy`.
- * Statuses: `NMC_ERR_VERSION`, `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_TIMEOUT` (says who is missing),
- * `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the rank has left), `NMC_ERR_PERMISSION`,
- * `NMC_ERR_PROTOCOL`, `NMC_ERR_OS`, `NMC_ERR_UNSUPPORTED` (among others: a rank of the world lends its memory, see
- * `nmc_world_config_t.heap_import`), `NMC_ERR_CUDA`.
+ * Blocks up to `attach_timeout_ms` for the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_VERSION`,
+ * `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_TIMEOUT` (says who is missing), `NMC_ERR_NO_MEMORY`,
+ * `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the rank has left), `NMC_ERR_PERMISSION`, `NMC_ERR_PROTOCOL`, `NMC_ERR_OS`,
+ * `NMC_ERR_UNSUPPORTED` (among others: a rank of the world lends its memory, see `nmc_world_config_t.heap_import`),
+ * `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_store_create(struct nmc_world_t *world,
                               const struct nmc_store_config_t *config,
                               struct nmc_store_t **out_store);
 
 /**
- * Opens a namespace of the same store: keys of its own, an optional quota, and `nmc_store_remove_all` for it alone. A
- * handle of its own goes into `*out_store`. `quota_bytes` limits the bytes of its pages on all ranks together: a put that
- * would exceed it evicts objects of this namespace first, and of no other. 0 is no limit, `UINT64_MAX` leaves what it is.
- * Names have 1 to 64 bytes; there are at most 63.
+ * Opens a namespace of the same store and stores a handle for it in `*out_store`. A namespace has keys of its own, an
+ * optional quota, and `nmc_store_remove_all` removes only its objects. `quota_bytes` limits the bytes of its pages on
+ * all ranks together: a put that would exceed it evicts objects of this namespace first, and of no other. 0 means no
+ * limit, `UINT64_MAX` leaves the quota as it is. Names have 1 to 64 bytes; there are at most 63 namespaces.
  *
  * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`,
  * `NMC_ERR_NO_MEMORY`.
@@ -1410,16 +1419,17 @@ nmc_status_t nmc_store_namespace(struct nmc_store_t *store,
 nmc_status_t nmc_store_destroy(struct nmc_store_t *store);
 
 /**
- * Stores a value of `bytes` bytes under `key`. `options` may be NULL. Device memory is copied on a stream of the library: what
- * the program's streams write to it must be done before the call. A key that is on disk only counts as one that exists; with
- * `NMC_PUT_REPLACE` its copy on disk ends when the new value takes its place.
+ * Stores a value of `bytes` bytes under `key`. `options` may be NULL. Device memory is copied on a stream of the
+ * library, so whatever the program's streams write to it must be done before the call. A key that is only on disk
+ * counts as existing; with `NMC_PUT_REPLACE` its copy on disk ends when the new value takes its place.
  *
- * Asks the master once, unless it waits for room (`wait_ms`). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old
- * value stays), `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when,
- * or wait for room), `NMC_ERR_CANCELLED` (the wait was), `NMC_ERR_NO_SPACE` (larger than a heap or the namespace's quota, or
- * nothing of the namespace can be evicted to stay within it), `NMC_ERR_LIMIT` (headers, or the slab for keys and metadata), `NMC_ERR_STALE` (took longer than the
- * watchdog, or removed meanwhile), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
- * (the namespace), `NMC_ERR_CUDA`.
+ * Asks the master once, unless it waits for room (`wait_ms`). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS`
+ * (the old value stays), `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again,
+ * `nmc_store_retry_hint` says when, or wait for room), `NMC_ERR_CANCELLED` (the wait was cancelled),
+ * `NMC_ERR_NO_SPACE` (larger than a heap or the namespace's quota, or nothing of the namespace can be evicted to stay
+ * within it), `NMC_ERR_LIMIT` (headers, or the slab for keys and metadata), `NMC_ERR_STALE` (it took longer than the
+ * watchdog allows, or the key was removed during the call), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`,
+ * `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND` (the namespace), `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_store_put(struct nmc_store_t *store,
                            struct nmc_slice_t key,
@@ -1444,15 +1454,16 @@ nmc_status_t nmc_store_put_strided(struct nmc_store_t *store,
                                    const struct nmc_put_options_t *options);
 
 /**
- * Reads a value into `buffer` and stores its size in `*out_bytes`, if that is not NULL. With `capacity` 0 and `out_bytes` it
- * only tells the size. If the buffer is too small, only the size is stored. A value that is on disk only is read from there by
- * the calling process; after a failure nothing is known of what is in the buffer.
+ * Reads a value into `buffer` and stores its size in `*out_bytes`, if not NULL. With `capacity` 0 and `out_bytes` it
+ * only stores the size. If the buffer is too small, only the size is stored. A value that is only on disk is read from
+ * there by the calling process. After a failure the contents of the buffer are undefined.
  *
- * Does not block, but for the disk, and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
- * written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
- * is wrong, and what is in the buffer then is not the value, or the object's header was overwritten), `NMC_ERR_PEER_LOST`,
- * `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory), `NMC_ERR_IO` (the disk failed),
- * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
+ * Blocks only for the disk, and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is
+ * being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a
+ * checksum is wrong, and the buffer does not have the value, or the object's header was overwritten),
+ * `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory),
+ * `NMC_ERR_IO` (the disk failed), `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
+ * `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_get(struct nmc_store_t *store,
                            struct nmc_slice_t key,
@@ -1492,15 +1503,17 @@ nmc_status_t nmc_store_get_strided(struct nmc_store_t *store,
                                    size_t stride);
 
 /**
- * Reads what the writer of an object said about it (`metadata` of `nmc_put_options_t`) into `buffer`, and stores its size
- * in `*out_bytes`, if that is not NULL: 0 if there is none. With `capacity` 0 and `out_bytes` it only tells the size. If the
- * buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any. Of an object that is on disk only it is
- * read from there, and through a handle of `nmc_client_open_store` a node is asked for that of an object which is nowhere here.
+ * Reads an object's metadata, which its writer passed as `metadata` of `nmc_put_options_t`, into `buffer`. Stores its
+ * size in `*out_bytes`, if not NULL; 0 if there is none. With `capacity` 0 and `out_bytes` it only stores the size. If
+ * the buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are always enough. The metadata of an
+ * object that is only on disk is read from there. Through a handle of `nmc_client_open_store`, a node is asked for the
+ * metadata of an object that is nowhere in this store.
  *
- * Does not block, but for the disk and for nodes, and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
- * `NMC_NOT_READY` (it is being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot),
- * `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`, or on disk: it is not what the writer said), `NMC_ERR_IO` (the disk failed),
- * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
+ * Blocks only for the disk and for nodes, and does not ask the master. It does not count as an access or as a read.
+ * Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (it is being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`,
+ * `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`, or on disk: it is not what the
+ * writer passed), `NMC_ERR_IO` (the disk failed), `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be
+ * read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_get_metadata(struct nmc_store_t *store,
                                     struct nmc_slice_t key,
@@ -1509,55 +1522,56 @@ nmc_status_t nmc_store_get_metadata(struct nmc_store_t *store,
                                     size_t *out_bytes);
 
 /**
- * Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`, which is said of one that is on
- * disk only. It neither pins nor counts as an access, and reads no disk.
+ * Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY`, or, if it is only on disk,
+ * `_ON_DISK`. It does not pin the object, does not count as an access, and does not read the disk.
  *
- * Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`,
- * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
+ * Does not block, except for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe.
+ * Statuses: `NMC_ERR_BUSY`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
+ * `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
-nmc_status_t nmc_store_exists(struct nmc_store_t *store,
-                              struct nmc_slice_t key,
-                              uint32_t *out_state);
+nmc_status_t nmc_store_exists(struct nmc_store_t *store, struct nmc_slice_t key, uint32_t *out_state);
 
 /**
- * Takes an object away at once. Whoever has pinned it keeps it; its memory is free when nobody does. A copy on disk ends with it,
- * also one that is on disk only: it does not come back, whoever is killed after this has returned (for a power loss see
- * `NMC_TIER_DURABLE_REMOVE`).
+ * Removes an object at once. Readers that have pinned it keep it; its memory is free when all have unpinned. Its copy
+ * on disk ends too, even if the object is only on disk: it does not come back, whatever process is killed after this
+ * has returned (for a power loss, see `NMC_TIER_DURABLE_REMOVE`).
  *
  * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`,
- * `NMC_ERR_TIMEOUT`, `NMC_ERR_IO` (the object is gone, but the disk refused to note it: after a restart it may be there again).
+ * `NMC_ERR_TIMEOUT`, `NMC_ERR_IO` (the object is gone, but the disk refused to note it: after a restart it may be
+ * there again).
  */
-nmc_status_t nmc_store_remove(struct nmc_store_t *store,
-                              struct nmc_slice_t key);
+nmc_status_t nmc_store_remove(struct nmc_store_t *store, struct nmc_slice_t key);
 
 /**
- * Removes all objects of the namespace whose keys begin with `prefix`, in memory and on disk; stores how many in `*out_removed`,
- * if that is not NULL: one that is in both places, or is being replaced, counts once. For those on disk only it reads the ends of all buckets. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
- * `nmc_store_remove`.
+ * Removes all objects of the namespace whose keys begin with `prefix`, in memory and on disk. Stores how many in
+ * `*out_removed`, if not NULL; an object that is in both places, or is being replaced, counts once. To find those that
+ * are only on disk, it reads the ends of all buckets. It takes one call of the master for every few thousand objects
+ * that the store can hold. Otherwise like `nmc_store_remove`.
  */
 nmc_status_t nmc_store_remove_by_prefix(struct nmc_store_t *store,
                                         struct nmc_slice_t prefix,
                                         uint64_t *out_removed);
 
 /**
- * Forgets every object of the namespace at once, as when the weights of a model changed: from now on none is found. The
- * memory comes back bit by bit. So it is with what is on disk; that is safe from a power loss when this returns. Otherwise like
- * `nmc_store_remove`.
+ * Removes all objects of the namespace at once, for example when the weights of a model have changed: from now on none
+ * is found. Their memory becomes free gradually, and so does their space on disk. The removal is safe from a power
+ * loss when this returns. Otherwise like `nmc_store_remove`.
  */
 nmc_status_t nmc_store_remove_all(struct nmc_store_t *store);
 
 /**
- * Counts as an access to the object, without reading it, for policies other than FIFO; of one that is on disk only, as one to its bucket.
+ * Counts as an access to the object, without reading it, for eviction policies other than FIFO. If the object is only
+ * on disk, it counts as an access to its bucket.
  *
- * Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
- * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
+ * Does not block, except for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe.
+ * Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be
+ * read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
-nmc_status_t nmc_store_touch(struct nmc_store_t *store,
-                             struct nmc_slice_t key);
+nmc_status_t nmc_store_touch(struct nmc_store_t *store, struct nmc_slice_t key);
 
 /**
- * Changes how an object is kept in memory: class, priority and time as in `nmc_put_options_t`. `NMC_NOT_READY` if it is on disk only:
- * nothing keeps it there. Otherwise like `nmc_store_remove`.
+ * Changes how an object is kept in memory: class, priority and time as in `nmc_put_options_t`. Returns `NMC_NOT_READY`
+ * if the object is only on disk, where nothing keeps it. Otherwise like `nmc_store_remove`.
  */
 nmc_status_t nmc_store_retain(struct nmc_store_t *store,
                               struct nmc_slice_t key,
@@ -1566,20 +1580,21 @@ nmc_status_t nmc_store_retain(struct nmc_store_t *store,
                               uint64_t ttl_ms);
 
 /**
- * Tells where in memory an object is, without pinning it: by the time the caller looks there, it may be gone.
+ * Stores where in memory an object is, without pinning it: by the time the caller looks there, it may be gone.
  *
- * Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (it is being
- * written, or on disk only), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`, `NMC_ERR_PEER_LOST`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`),
- * `NMC_ERR_CANCELLED` (while it waited for the tier).
+ * Does not block, except for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe.
+ * Statuses: `NMC_NOT_READY` (it is being written, or is only on disk), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
+ * `NMC_ERR_PEER_LOST`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
+ * `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_get_location(struct nmc_store_t *store,
                                     struct nmc_slice_t key,
                                     struct nmc_object_meta_t *out_meta);
 
 /**
- * Opens an object of `bytes` bytes for writing: the program stores the bytes itself, where the plan says, with its own
- * kernels or memcpy, and commits. Until then nobody can read it, and the key counts as taken. A key that is on disk only counts
- * as one that exists, as for `nmc_store_put`.
+ * Opens an object of `bytes` bytes for writing. The program stores the bytes itself, where the plan says, with its own
+ * kernels or memcpy, and then commits. Until then the object cannot be read, and the key counts as taken. A key that
+ * is only on disk counts as existing, as for `nmc_store_put`.
  *
  * Asks the master. Thread-safe. Not graph-safe. Statuses as for `nmc_store_put`.
  */
@@ -1590,39 +1605,40 @@ nmc_status_t nmc_store_open_for_write(struct nmc_store_t *store,
                                       struct nmc_write_plan_t *out_plan);
 
 /**
- * Publishes an object whose bytes are all stored (by this thread, or by whoever it is ordered after). If the program has
- * stored `epoch` into the publish word itself, it only looks what became of the plan. Idempotent while the object lives.
- * With `NMC_PUT_REPLACE` the new value takes the place of the old one now, in memory and on disk. A program that publishes by itself calls it too, soon
- * after: until then the library keeps the plan.
+ * Publishes an object whose bytes are all stored, by this thread or before it by others that it is ordered after. With
+ * `NMC_PUT_REPLACE` the new value now takes the place of the old one, in memory and on disk. A program that publishes
+ * by itself, by storing `epoch` into the publish word, also calls this soon after, since until then the library keeps
+ * the plan; the call then only finds out the plan's outcome. Idempotent while the object lives.
  *
- * Asks the master only to replace, to tell it that a plan which it gave up is over, and where the tier writes through or is new to the client
- * (see `nmc_store_t`), which it waits for as for an answer. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
- * plan up: it took longer than the watchdog, or the key was removed. A plan with `NMC_PUT_REPLACE` for a key that was there is no value of that key yet: `nmc_store_remove`
- * takes the old value and leaves the plan, whose commit is `NMC_OK` and stores the key anew. `nmc_store_remove_by_prefix` and
- * `nmc_store_remove_all` give such a plan up, too), `NMC_ERR_NOT_FOUND` (no such plan, or aborted),
- * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` (to replace, or of the tier: the commit can be repeated).
+ * A plan with `NMC_PUT_REPLACE` for a key that exists is not a value of that key yet: `nmc_store_remove` removes the
+ * old value and leaves the plan, whose commit then returns `NMC_OK` and stores the key anew.
+ * `nmc_store_remove_by_prefix` and `nmc_store_remove_all` give up such a plan too.
+ *
+ * Asks the master only in these cases: to replace, to report that a plan which the master gave up is over, and if the
+ * tier writes through or is new to the client (see `nmc_store_t`); it waits for the tier as for an answer.
+ * Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave up the plan: it took longer than the watchdog
+ * allows, or the key was removed), `NMC_ERR_NOT_FOUND` (no such plan, or aborted), `NMC_ERR_UNAVAILABLE`,
+ * `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` (when it replaces, or from the tier: the commit can be repeated).
  */
 nmc_status_t nmc_store_commit(struct nmc_store_t *store,
                               const struct nmc_write_plan_t *plan);
 
 /**
- * Tells readers that the first `pages` pages of the plan are stored: they may begin with them (`nmc_store_pin_partial`).
- * Never less than before. Otherwise like `nmc_store_commit`.
+ * Publishes the first `pages` pages of a plan, whose bytes are stored: readers may begin with them
+ * (`nmc_store_pin_partial`). Never fewer than before. Otherwise like `nmc_store_commit`.
  */
-nmc_status_t nmc_store_publish_pages(struct nmc_store_t *store,
-                                     const struct nmc_write_plan_t *plan,
-                                     uint32_t pages);
+nmc_status_t nmc_store_publish_pages(struct nmc_store_t *store, const struct nmc_write_plan_t *plan, uint32_t pages);
 
 /**
- * Gives a plan up. The caller says by it that nothing stores for the plan any more: streams are drained, no captured
- * graph will be launched again with it. The memory is free at once; after `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and
- * `NMC_ERR_CANCELLED` when the master hears of it. The plan is over in each case: there is nothing to repeat.
+ * Gives up a plan. By calling this you declare that nothing stores to the plan any more: streams are drained, and no
+ * captured graph will be launched with it again. The memory is free at once; after `NMC_ERR_UNAVAILABLE`,
+ * `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` it is free when the master hears of it. The plan is over in every case:
+ * there is nothing to repeat.
  *
- * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_INVALID_ARG` (it is
- * committed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`.
+ * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_INVALID_ARG`
+ * (it is committed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`.
  */
-nmc_status_t nmc_store_abort(struct nmc_store_t *store,
-                             const struct nmc_write_plan_t *plan);
+nmc_status_t nmc_store_abort(struct nmc_store_t *store, const struct nmc_write_plan_t *plan);
 
 /**
  * The extents of a plan, in order: stores up to `capacity` of them and their number in `*out_n`.
@@ -1644,34 +1660,34 @@ nmc_status_t nmc_store_view_extents(struct nmc_store_t *store,
                                     size_t *out_n);
 
 /**
- * Pins an object and stores a view of it: its bytes stay where and what they are until `nmc_store_unpin`, also if it is
- * removed or evicted meanwhile, or the master dies. Unpin soon: pinned memory cannot be evicted.
+ * Pins an object and stores a view of it. Its bytes stay where and what they are until `nmc_store_unpin`, even if the
+ * object is removed or evicted, or the master dies. Unpin soon: pinned memory cannot be evicted.
  *
- * Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe (the CPU pins before the launch). Statuses:
- * `NMC_NOT_READY` (it is being written, or on disk only: `nmc_store_get_into` reads it from there), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`
- * (no free pin slot), `NMC_ERR_PEER_LOST`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`),
- * `NMC_ERR_CANCELLED` (while it waited for the tier).
+ * Does not block, except for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe
+ * (the CPU pins before the launch). Statuses: `NMC_NOT_READY` (it is being written, or is only on disk:
+ * `nmc_store_get_into` reads it from there), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY` (no free pin slot),
+ * `NMC_ERR_PEER_LOST`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
+ * `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
-nmc_status_t nmc_store_pin(struct nmc_store_t *store,
-                           struct nmc_slice_t key,
-                           struct nmc_view_t *out_view);
+nmc_status_t nmc_store_pin(struct nmc_store_t *store, struct nmc_slice_t key, struct nmc_view_t *out_view);
 
 /**
- * Pins an object and removes it, for exactly one consumer: of several that ask, in any process, one gets a view, and to the
- * others, and to every later call, the key is not there. The view is one of `nmc_store_pin`; the memory is free when it is
- * unpinned.
+ * Pins an object and removes it, for exactly one consumer: of several that ask, in any process, one gets a view; for
+ * the others, and for every later call, the key does not exist. The view is one of `nmc_store_pin`; the memory is free
+ * when it is unpinned.
  *
- * Delivery is at most once. When the call has succeeded the object belongs to this consumer: if it is killed before it
- * unpins, the value is gone. A consumer killed during the call leaves the object in the store, or has taken it with
- * it. After `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` the object may be gone, too: the master may have
- * removed it, and its answer did not come in time. (A call that is cancelled while the master works on it waits up to 250 ms
- * for the answer: with a master that answers, nothing is lost.) Where a value must survive its consumer, pin it, use it, and
- * remove it afterwards.
+ * Delivery is at most once. When the call has succeeded, the object belongs to this consumer: if it is killed before
+ * it unpins, the value is gone. A consumer that is killed during the call either leaves the object in the store or
+ * takes it with it. After `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` the object may be gone too:
+ * the master may have removed it, and its answer did not come in time. (A call that is cancelled while the master
+ * works on it waits up to 250 ms for the answer: with a master that answers, nothing is lost.) If a value must survive
+ * its consumer, pin it, use it, and remove it afterwards.
  *
  * Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being written, with
- * `NMC_STORE_CHECKSUMS` not yet committed, or on disk only: then it stays there), `NMC_ERR_NOT_FOUND` (also if another consumer was faster), `NMC_ERR_BUSY`,
- * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_PEER_LOST`, `NMC_ERR_IO` (the disk of the store's tier
- * refuses to note that it is gone: nothing was taken, unless it refused for the first time).
+ * `NMC_STORE_CHECKSUMS` not yet committed, or only on disk: then it stays there), `NMC_ERR_NOT_FOUND` (also if another
+ * consumer was faster), `NMC_ERR_BUSY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`,
+ * `NMC_ERR_PEER_LOST`, `NMC_ERR_IO` (the disk of the store's tier refuses to note that it is gone: nothing was taken,
+ * unless it refused for the first time).
  */
 nmc_status_t nmc_store_consume(struct nmc_store_t *store,
                                struct nmc_slice_t key,
@@ -1695,9 +1711,9 @@ nmc_status_t nmc_store_view_metadata(struct nmc_store_t *store,
                                      size_t *out_bytes);
 
 /**
- * Like `nmc_store_pin`, for an object that may still be being written, if at least its first `pages` pages are ready
- * (`nmc_store_publish_pages`); `ready_pages` of the view tells how many are. Only those may be read. If the writer gives
- * up, what is there stays until it is unpinned.
+ * Like `nmc_store_pin`, but also pins an object that is still being written, if at least its first `pages` pages are
+ * ready (`nmc_store_publish_pages`). `ready_pages` of the view says how many are; only those may be read. If the
+ * writer gives up, these pages stay until they are unpinned.
  */
 nmc_status_t nmc_store_pin_partial(struct nmc_store_t *store,
                                    struct nmc_slice_t key,
@@ -1712,25 +1728,24 @@ nmc_status_t nmc_store_pin_partial(struct nmc_store_t *store,
 nmc_status_t nmc_store_unpin(struct nmc_store_t *store, const struct nmc_view_t *view);
 
 /**
- * How many pages of a pinned object are ready by now: stores it in `*out_pages`.
+ * Stores in `*out_pages` how many pages of a pinned object are ready by now.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_STALE` (its writer gave
- * up: no more will come).
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_STALE` (its writer
+ * gave up: no more will come).
  */
-nmc_status_t nmc_store_ready_pages(struct nmc_store_t *store,
-                                   const struct nmc_view_t *view,
-                                   uint32_t *out_pages);
+nmc_status_t nmc_store_ready_pages(struct nmc_store_t *store, const struct nmc_view_t *view, uint32_t *out_pages);
 
 /**
- * Waits until an object can be read from memory. `flags` is 0 or `NMC_WAIT_APPEAR`, to wait also for a key that nobody is writing
- * yet.
+ * Waits until an object can be read from memory. `flags` is 0, or `NMC_WAIT_APPEAR` to wait also for a key that is not
+ * being written yet.
  *
- * Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is on disk only, at once:
- * `nmc_store_get_into` reads it from there), `NMC_ERR_TIMEOUT` (not yet),
- * `NMC_ERR_NOT_FOUND` (nobody is writing it, or it was there and has been removed, replaced or evicted), `NMC_ERR_STALE` (its
- * writer gave it up, or was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to; or it lies in
- * memory that its rank did not have when this client attached), `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`,
- * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`).
+ * Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (at once, if it is
+ * only on disk: `nmc_store_get_into` reads it from there), `NMC_ERR_TIMEOUT` (not yet), `NMC_ERR_NOT_FOUND` (it is not
+ * being written, or it existed and has been removed, replaced or evicted), `NMC_ERR_STALE` (its writer gave it up, or
+ * was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to is; or it lies in memory
+ * that its rank did not have when this client attached), `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank
+ * has aborted), `NMC_ERR_BUSY`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
+ * `nmc_store_t`).
  */
 nmc_status_t nmc_store_wait_ready(struct nmc_store_t *store,
                                   struct nmc_slice_t key,
@@ -1745,16 +1760,17 @@ nmc_status_t nmc_store_wait_pages(struct nmc_store_t *store,
                                   int64_t timeout_ms);
 
 /**
- * Makes every wait and every watch of this client, in all threads, end with `NMC_ERR_CANCELLED`: for an object, for room,
- * and for a master that does not answer. Later ones are not affected. Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
+ * Ends every wait and every watch of this client, in all threads, with `NMC_ERR_CANCELLED`: for an object, for room,
+ * and for a master that does not answer. Later ones are not affected. Does not block. Thread-safe. Graph-safe.
+ * Statuses: none of its own.
  */
 nmc_status_t nmc_store_cancel(struct nmc_store_t *store);
 
 /**
- * Watches a key: when the object can be read, or will not become so, a completion with `token` is queued and the
- * descriptor of `nmc_store_event_fd` becomes readable. `flags` as in `nmc_store_wait_ready`. The library runs a thread
- * while keys are watched; 65,536 keys can be watched at a time. It is about memory: a copy on disk is not looked at, and nothing is
- * queued when one is made or goes.
+ * Watches a key: when the object can be read, or never will be, a completion with `token` is queued and the descriptor
+ * of `nmc_store_event_fd` becomes readable. `flags` is as in `nmc_store_wait_ready`. The library runs a thread while
+ * keys are watched; 65,536 keys can be watched at a time. This concerns memory only: a copy on disk is not looked at,
+ * and nothing is queued when one is made or goes.
  *
  * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
  */
@@ -1764,9 +1780,9 @@ nmc_status_t nmc_store_watch(struct nmc_store_t *store,
                              uint64_t token);
 
 /**
- * Takes queued completions, the oldest first, at most `capacity`; stores their number in `*out_n`. At most
- * `NMC_MAX_COMPLETIONS` wait: when nobody takes them the oldest go, and `lost` of the next one that is taken, of that one
- * alone, tells how many did.
+ * Takes queued completions, oldest first and at most `capacity`, and stores their number in `*out_n`. At most
+ * `NMC_MAX_COMPLETIONS` are kept. If they are not taken, the oldest go, and `lost` of the next one that is taken, and
+ * of that one alone, says how many went.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
  */
@@ -1794,26 +1810,28 @@ nmc_status_t nmc_store_evict_until_below(struct nmc_store_t *store,
                                          uint32_t permille);
 
 /**
- * After `NMC_ERR_BUSY` or `NMC_ERR_NO_SPACE`: what is free on `rank`, what waits, and when to try again. Start `*out_hint`
- * from `NMC_RETRY_HINT_INIT`.
+ * Stores in `*out_hint`, after `NMC_ERR_BUSY` or `NMC_ERR_NO_SPACE`, what is free on `rank`, what is about to become
+ * free, and when to try again. `*out_hint` starts from `NMC_RETRY_HINT_INIT`.
  *
  * Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: none of its own.
  */
-nmc_status_t nmc_store_retry_hint(struct nmc_store_t *store,
-                                  int32_t rank,
-                                  struct nmc_retry_hint_t *out_hint);
+nmc_status_t nmc_store_retry_hint(struct nmc_store_t *store, int32_t rank, struct nmc_retry_hint_t *out_hint);
 
 /**
- * Goes through the objects of the namespace that can be read, in no particular order. `*cursor` is 0 at first; each call
- * stores a key (up to `capacity` bytes) in `key`, its length in `*out_key_len`, the size of the value in `*out_bytes`, if
- * that is not NULL, and moves the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile, or are replaced, may or
- * may not be seen; what stays is seen. It is seen once if it stays where it is; one that comes from disk into memory meanwhile, or
- * leaves memory for the disk, or whose record on disk was found to be damaged, may be seen twice. (One that leaves memory, comes back, and then leaves the disk too, all during one
- * listing, may be passed by.) What is on disk comes first, then what is in memory only.
+ * Lists the objects of the namespace that can be read, one per call, in no particular order. Start with 0 in
+ * `*cursor`. Each call stores a key (up to `capacity` bytes) in `key`, its length in `*out_key_len`, and the size of
+ * the value in `*out_bytes`, if not NULL, and moves the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that are only
+ * on disk or in both places come first, then those that are only in memory.
  *
- * Does not block, but for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
- * `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored), `NMC_ERR_UNAVAILABLE` (the store's tier is not open, or cannot be read yet, see `nmc_store_t`), `NMC_ERR_IO` and
- * `NMC_ERR_CORRUPT` (the disk failed, or the list of a bucket is damaged), `NMC_ERR_CANCELLED` (while it waited for the tier). The cursor stays.
+ * Objects that come, go or are replaced during the listing may or may not be seen; objects that stay are seen. An
+ * object is seen once if it stays where it is. It may be seen twice if it comes from disk into memory, leaves memory
+ * for the disk, or has a record on disk that was found damaged. (One that leaves memory, comes back and then leaves
+ * the disk too, all during one listing, may be missed.)
+ *
+ * Blocks only for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
+ * `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored), `NMC_ERR_UNAVAILABLE` (the store's tier is not open, or cannot be
+ * read yet, see `nmc_store_t`), `NMC_ERR_IO` and `NMC_ERR_CORRUPT` (the disk failed, or the list of a bucket is
+ * damaged), `NMC_ERR_CANCELLED` (while it waited for the tier). After an error the cursor stays.
  */
 nmc_status_t nmc_store_next(struct nmc_store_t *store,
                             uint64_t *cursor,
@@ -1823,9 +1841,9 @@ nmc_status_t nmc_store_next(struct nmc_store_t *store,
                             uint64_t *out_bytes);
 
 /**
- * Stores numbers about the store and this client in `*out_stats`, which starts from `NMC_STORE_STATS_INIT`, and those of
- * each rank in `out_ranks[0..n_ranks]`, if that is not NULL. Each of `out_ranks` starts from `NMC_STORE_RANK_STATS_INIT`: the size
- * that the first one says is the distance from one to the next.
+ * Stores counters of the store and of this client in `*out_stats`, which starts from `NMC_STORE_STATS_INIT`, and those
+ * of each rank in `out_ranks[0..n_ranks]`, if not NULL. Each element of `out_ranks` starts from
+ * `NMC_STORE_RANK_STATS_INIT`; the size in the first one is the distance from one element to the next.
  *
  * Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY`.
  */
@@ -1835,18 +1853,15 @@ nmc_status_t nmc_store_stats(struct nmc_store_t *store,
                              struct nmc_store_stats_t *out_stats);
 
 /**
- * The numbers in the text format of Prometheus, as `nmc_world_dump` gives text. Does not ask the master. Thread-safe. Not
- * graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*out_needed` is stored), `NMC_ERR_NO_MEMORY`.
+ * Writes the counters in the text format of Prometheus, as `nmc_world_dump` writes its text. Does not ask the master.
+ * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*out_needed` is stored), `NMC_ERR_NO_MEMORY`.
  */
-nmc_status_t nmc_store_prometheus(struct nmc_store_t *store,
-                                  char *buffer,
-                                  size_t capacity,
-                                  size_t *out_needed);
+nmc_status_t nmc_store_prometheus(struct nmc_store_t *store, char *buffer, size_t capacity, size_t *out_needed);
 
 /**
- * A picture of the heaps and what waits, for people: `#` used, `.` free, `+` mixed, `width` characters a rank. Asks the
- * master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*out_needed` is stored), `NMC_ERR_UNAVAILABLE`,
- * `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
+ * Writes a picture of the heaps, and what is waiting, for people: `#` used, `.` free, `+` mixed, `width` characters
+ * per rank. Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*out_needed` is stored),
+ * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_store_dump(struct nmc_store_t *store,
                             uint32_t width,
@@ -1855,12 +1870,13 @@ nmc_status_t nmc_store_dump(struct nmc_store_t *store,
                             size_t *out_needed);
 
 /**
- * Stores `n` values. `values[i]` goes under `keys[i]`; `out_statuses[i]`, if `out_statuses` is not NULL, tells
- * what became of it. `options` apply to all and may be NULL. A failed item does not stop the others. Otherwise like `nmc_store_put`.
+ * Stores `n` values, `values[i]` under `keys[i]`. `out_statuses[i]`, if `out_statuses` is not NULL, is the outcome for
+ * `keys[i]`. `options` apply to all and may be NULL. One that fails does not stop the others. Otherwise like
+ * `nmc_store_put`.
  *
- * Asks the master once for up to 256 objects. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the
- * status of the first item that did not. Statuses as for `nmc_store_put`; `NMC_ERR_NO_MEMORY` is also given for all items
- * at once, before anything is done, if there is no memory for lists of `n`.
+ * Asks the master once for every 256 objects. Thread-safe. Not graph-safe. Returns `NMC_OK` if all succeeded,
+ * otherwise the status of the first item that failed. Statuses as for `nmc_store_put`; `NMC_ERR_NO_MEMORY` is also
+ * given for all items at once, before anything is done, if there is no memory for lists of `n`.
  */
 nmc_status_t nmc_store_put_batch(struct nmc_store_t *store,
                                  const struct nmc_slice_t *keys,
@@ -1870,9 +1886,9 @@ nmc_status_t nmc_store_put_batch(struct nmc_store_t *store,
                                  nmc_status_t *out_statuses);
 
 /**
- * Reads `n` values into `buffers`, each of exactly the value's size. Those that are on disk only are read together: as many
- * requests are under way at a time as `depth` of the tier says, of 64 values at most. Otherwise like `nmc_store_get_into` and `nmc_store_put_batch`; items that are being
- * written give `NMC_NOT_READY`.
+ * Reads `n` values into `buffers`, each of exactly the value's size. Values that are only on disk are read together:
+ * up to `depth` of the tier requests are under way at a time, for 64 values at most. Items that are being written give
+ * `NMC_NOT_READY`. Otherwise like `nmc_store_get_into` and `nmc_store_put_batch`.
  */
 nmc_status_t nmc_store_get_into_batch(struct nmc_store_t *store,
                                       const struct nmc_slice_t *keys,
@@ -1881,8 +1897,8 @@ nmc_status_t nmc_store_get_into_batch(struct nmc_store_t *store,
                                       nmc_status_t *out_statuses);
 
 /**
- * Stores in `out_states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or, on disk only, `_ON_DISK`.
- * Otherwise like `nmc_store_exists`.
+ * Stores in `out_states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or, if it is
+ * only on disk, `_ON_DISK`. Otherwise like `nmc_store_exists`.
  */
 nmc_status_t nmc_store_exists_batch(struct nmc_store_t *store,
                                     const struct nmc_slice_t *keys,
@@ -1890,11 +1906,12 @@ nmc_status_t nmc_store_exists_batch(struct nmc_store_t *store,
                                     uint32_t *out_states);
 
 /**
- * How many of the `n` keys, from the first on, can be read, from memory or from disk: stores it in `*out_matched`. What an engine
- * asks to know how much of a prompt is cached. It reads no disk.
+ * Stores in `*out_matched` how many of the `n` keys, from the first one on, can be read from memory or from disk. This
+ * tells an engine how much of a prompt is cached. It does not read the disk.
  *
- * Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`,
- * `NMC_ERR_UNAVAILABLE` (one is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
+ * Does not block, except for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe.
+ * Statuses: `NMC_ERR_BUSY`, `NMC_ERR_UNAVAILABLE` (one is not in memory, and the tier cannot be read yet: see
+ * `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_match_prefix(struct nmc_store_t *store,
                                     const struct nmc_slice_t *keys,
@@ -1926,10 +1943,9 @@ nmc_status_t nmc_store_commit_batch(struct nmc_store_t *store,
                                     nmc_status_t *out_statuses);
 
 /**
- * Pins `n` objects: all of them, or, if `out_pinned` is not NULL, as many as could be, whose
- * number it gets. Views of items that failed are all
- * zero. Without `out_pinned` a failure unpins what was pinned. Otherwise like `nmc_store_pin` and
- * `nmc_store_put_batch`.
+ * Pins `n` objects. If `out_pinned` is not NULL, pins as many as it can and stores their number there. If it is NULL,
+ * pins all or none: a failure unpins those that were pinned. Views of items that failed are all zero. Otherwise like
+ * `nmc_store_pin` and `nmc_store_put_batch`.
  */
 nmc_status_t nmc_store_pin_batch(struct nmc_store_t *store,
                                  const struct nmc_slice_t *keys,
@@ -1945,16 +1961,14 @@ nmc_status_t nmc_store_unpin_batch(struct nmc_store_t *store,
                                    nmc_status_t *out_statuses);
 
 /**
- * Publishes a plan when the stream gets there, after everything that this stream stored before. What other streams
- * store must be ordered before by events. The value is baked into a captured graph: capture `nmc_store_publish_captured`
- * instead. `nmc_store_commit` tells afterwards what became of the plan.
+ * Publishes a plan when the stream gets there, after everything that this stream stored before. Order what other
+ * streams store before it with events. The value is baked into a captured graph: capture `nmc_store_publish_captured`
+ * instead. Call `nmc_store_commit` afterwards for the plan's outcome.
  *
- * Does not block. Thread-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_UNSUPPORTED` (no device; a plan with
- * `NMC_PUT_REPLACE` or checksums), `NMC_ERR_CUDA`.
+ * Does not block. Thread-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_UNSUPPORTED` (no device; a plan
+ * with `NMC_PUT_REPLACE` or checksums), `NMC_ERR_CUDA`.
  */
-nmc_status_t nmc_store_commit_async(struct nmc_store_t *store,
-                                    const struct nmc_write_plan_t *plan,
-                                    void *stream);
+nmc_status_t nmc_store_commit_async(struct nmc_store_t *store, const struct nmc_write_plan_t *plan, void *stream);
 
 /**
  * Copies `n` slices of memory that the GPU can reach into the plan's pages, from byte `offset` of the value on, when the
@@ -1996,13 +2010,13 @@ nmc_status_t nmc_store_unpin_async(struct nmc_store_t *store,
                                    void *stream);
 
 /**
- * Makes the stream wait until the object, which is being written or there already, can be read. `*out_result`, in memory that
- * the GPU can reach, or NULL, becomes `NMC_READY_YES`, `NMC_READY_STALE` (it will not be: given up, removed or lost) or `NMC_READY_TIMEOUT`
- * (after `timeout_ms`; -1 for 30 s). One block of the GPU spins meanwhile. A published object can still be evicted: pin it
- * from the host after the wait, or in a kernel with `nmc_dev_pin`.
+ * Makes the stream wait until an object can be read, which is being written or there already. `*out_result`, in memory
+ * that the GPU can reach, or NULL, becomes `NMC_READY_YES`, `NMC_READY_STALE` (it never will be: given up, removed or
+ * lost) or `NMC_READY_TIMEOUT` (after `timeout_ms`; -1 for 30 s). One block of the GPU spins during the wait. A
+ * published object can still be evicted: pin it from the host after the wait, or in a kernel with `nmc_dev_pin`.
  *
- * Does not block. Thread-safe. Graph-safe (it waits for this very object each time). Statuses: `NMC_ERR_NOT_FOUND` (also if it is on
- * disk only), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+ * Does not block. Thread-safe. Graph-safe (it waits for this very object each time). Statuses: `NMC_ERR_NOT_FOUND`
+ * (also if it is only on disk), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_store_wait_ready_async(struct nmc_store_t *store,
                                         struct nmc_slice_t key,
@@ -2021,8 +2035,8 @@ nmc_status_t nmc_store_publish_desc(struct nmc_store_t *store,
                                     nmc_publish_desc_t *out_desc);
 
 /**
- * Publishes what `n` descriptors say at the time the stream gets there, which a captured graph does anew in every launch;
- * one with epoch 0 says nothing. The descriptors must stay as they are until the launch has run.
+ * Publishes what `n` descriptors hold at the time the stream gets there. A captured graph does this anew in every
+ * launch. A descriptor with epoch 0 is skipped. The descriptors must stay as they are until the launch has run.
  *
  * Does not block. Thread-safe. Graph-safe: made to be captured. Statuses: `NMC_ERR_UNSUPPORTED` (no device),
  * `NMC_ERR_INVALID_ARG` (memory that the GPU cannot reach), `NMC_ERR_CUDA`.
@@ -2033,7 +2047,7 @@ nmc_status_t nmc_store_publish_captured(struct nmc_store_t *store,
                                         void *stream);
 
 /**
- * Sets a pin slot aside for a captured graph or for kernels, and stores its number in `*out_slot`.
+ * Reserves a pin slot for a captured graph or for kernels, and stores its number in `*out_slot`.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (no free slot), `NMC_ERR_UNSUPPORTED` (no device).
  */
@@ -2041,7 +2055,7 @@ nmc_status_t nmc_store_slot_reserve(struct nmc_store_t *store,
                                     uint32_t *out_slot);
 
 /**
- * Gives a reserved slot back; no graph and no kernel will use it again.
+ * Gives back a reserved slot. No graph and no kernel may use it again.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`.
  */
@@ -2049,8 +2063,8 @@ nmc_status_t nmc_store_slot_release(struct nmc_store_t *store, uint32_t slot);
 
 /**
  * Pins an object in a reserved slot, before the launch of a graph that ends the pin with a captured
- * `nmc_store_slot_unpin_async`. `NMC_ERR_BUSY` while the launch before still uses the slot. Otherwise like
- * `nmc_store_pin`, also for an object that is on disk only.
+ * `nmc_store_slot_unpin_async`. Returns `NMC_ERR_BUSY` while the previous launch still uses the slot. Otherwise like
+ * `nmc_store_pin`, also for an object that is only on disk.
  */
 nmc_status_t nmc_store_slot_pin(struct nmc_store_t *store,
                                 uint32_t slot,
@@ -2066,11 +2080,11 @@ nmc_status_t nmc_store_slot_pin(struct nmc_store_t *store,
 nmc_status_t nmc_store_slot_unpin_async(struct nmc_store_t *store, uint32_t slot, void *stream);
 
 /**
- * Stores in `*out_pin` what a kernel needs to pin the object by itself (`nmc_dev_pin`), with a reserved slot. The object must
- * lie in one extent.
+ * Stores in `*out_pin` what a kernel needs to pin the object by itself (`nmc_dev_pin`), with a reserved slot. The
+ * object must lie in one extent.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (also if it is on disk only), `NMC_ERR_NOT_FOUND`,
- * `NMC_ERR_UNSUPPORTED`, `NMC_ERR_BUSY`.
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (also if it is only on disk),
+ * `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNSUPPORTED`, `NMC_ERR_BUSY`.
  */
 nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
                                   uint32_t slot,
@@ -2086,99 +2100,108 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
  * An SSD below the store: what memory evicts, disk keeps, and any process reads it by itself.
  *
  * The process of the store's master calls `nmc_tier_open` with a directory, after `nmc_store_create`. From then on values are written there
- * before memory evicts them, and `nmc_store_get`, `nmc_store_get_into` and the others read what memory no longer has, in any process and
- * without a handle of the tier. To write something at once, call `nmc_tier_offload`; for what must survive a power loss, `nmc_tier_sync`.
- * `nmc_tier_stats` counts, `nmc_tier_verify` reads everything and compares checksums, `nmc_tier_scan` lists what is there. `nmc_tier_close`
- * ends it; opening the same directory again, in this process or a later one, finds everything.
+ * before memory evicts them. `nmc_store_get`, `nmc_store_get_into` and the other reads find values that memory no longer has, in any process
+ * and without a tier handle. To write values at once, call `nmc_tier_offload`; to make removals safe from a power loss, `nmc_tier_sync`.
+ * `nmc_tier_stats` returns counters, `nmc_tier_verify` reads everything and compares checksums, `nmc_tier_scan` lists what is on disk.
+ * `nmc_tier_close` ends the tier; opening the same directory again, in this process or a later one, finds everything.
  * @{
  */
 
 /**
- * Read and write through the page cache. Without it files are opened with `O_DIRECT` where the file system can do that.
+ * Read and write through the page cache. Without this flag, files are opened with `O_DIRECT` where the file system
+ * supports it.
  */
 #define NMC_TIER_NO_DIRECT 1
 
-/** Do not use io_uring: one `preadv` or `pwritev` after the other. */
+/** Do not use io_uring, but one `preadv` or `pwritev` after the other. */
 #define NMC_TIER_NO_URING 2
 
 /**
- * A remove, a replacement or a flush returns when it is safe from a power loss. Without it, it is safe from the death of any
- * process when it returns, and from a power loss after the next `nmc_tier_sync`.
+ * A remove, replacement or flush returns only when it is safe from a power loss. Without this flag, it is safe from
+ * the death of any process when it returns, and from a power loss after the next `nmc_tier_sync`.
  */
 #define NMC_TIER_DURABLE_REMOVE 4
 
-/** Begin paused: nothing is written before `nmc_tier_resume` or `nmc_tier_offload`. */
+/** Start paused: nothing is written before `nmc_tier_resume` or `nmc_tier_offload`. */
 #define NMC_TIER_PAUSED 8
 
 /**
- * If the head or the journal of the directory is damaged, delete all files of the tier in it and begin empty. Without it,
- * opening fails with `NMC_ERR_CORRUPT` and changes nothing.
+ * If the head or the journal of the directory is damaged, delete all files of the tier in it and start empty. Without
+ * this flag, opening fails with `NMC_ERR_CORRUPT` and changes nothing.
  */
 #define NMC_TIER_RESET_IF_DAMAGED 16
 
-/** Delete buckets whose end is damaged. Without it they get another name, so that somebody can look at them. */
+/** Delete buckets whose end is damaged. Without this flag they are renamed, so that you can look at them. */
 #define NMC_TIER_DELETE_TORN 32
 
-/** Keep what is stored on disk and evicted from it, for `nmc_tier_events`. */
+/** Record what is stored on disk and what is evicted from it, for `nmc_tier_events`. */
 #define NMC_TIER_EVENTS 64
 
 /**
- * A put or commit returns when its value is on disk, safe from a power loss. What several callers wait for at the same time is written and
- * synced together. If it cannot be written, they return `NMC_ERR_IO` or `NMC_ERR_NO_SPACE`, and the value is in memory alone: to try again,
- * put it with `NMC_PUT_REPLACE`, commit once more, or call `nmc_tier_offload`. If it was evicted or removed before it was written,
- * they return `NMC_ERR_STALE`.
+ * A put or commit returns only when its value is on disk, safe from a power loss. Values that several callers wait for
+ * at the same time are written and synced together. If a value cannot be written, the call returns `NMC_ERR_IO` or
+ * `NMC_ERR_NO_SPACE`, and the value is only in memory: to try again, put it with `NMC_PUT_REPLACE`, commit once more,
+ * or call `nmc_tier_offload`. If it was evicted or removed before it was written, the call returns `NMC_ERR_STALE`.
  */
 #define NMC_TIER_WRITE_THROUGH 128
 
 /**
- * Open this directory, though the store's tier under its former master was another one, whose disk is lost. Without it that is
- * `NMC_ERR_MISMATCH`: what is removed from now on would come back when the former one is opened again.
+ * Open this directory although the store's tier under its former master had another one, whose disk is lost. Without
+ * this flag that is `NMC_ERR_MISMATCH`: what is removed from now on would come back when the former directory is
+ * opened again.
  */
 #define NMC_TIER_OTHER_DIRECTORY 256
 
 /**
- * Write the list of every bucket a second time, into `<number>.meta`: it stands in for that of the bucket if that one cannot be read. For
- * `NMC_TIER_BACKEND_BUCKET` only.
+ * Write the list of every bucket a second time, to `<number>.meta`, which is used if the list in the bucket cannot be
+ * read. `NMC_TIER_BACKEND_BUCKET` only.
  */
 #define NMC_TIER_META 512
 
-/** Many values a file. The default, and the fastest. */
+/** Many values per file. The default, and the fastest. */
 #define NMC_TIER_BACKEND_BUCKET 0
 
-/** A file for every value, in folders of two levels: for those who want to see values as files. */
+/** One file per value, in two levels of folders, for people who want to see values as files. */
 #define NMC_TIER_BACKEND_FILE 1
 
 /**
- * One file, `kv_cache.data`, of `capacity_bytes`, which must be given, up to 1 TiB: no file is made or deleted while the tier runs.
+ * One file, `kv_cache.data`, of `capacity_bytes`, which must be set, up to 1 TiB. No file is created or deleted while
+ * the tier runs.
  */
 #define NMC_TIER_BACKEND_OFFSET 2
 
-/** Keeps nothing: what is written is gone. To measure what the rest costs. */
+/** Keeps nothing: what is written is gone. For measuring what the rest costs. */
 #define NMC_TIER_BACKEND_NOOP 3
 
-/** Values are on disk, safe from a power loss. */
+/** The values are on disk, safe from a power loss. */
 #define NMC_TIER_STORED 1
 
-/** Values were taken from the disk to make room, or by `nmc_tier_evict`. Those that are in memory are still there. */
+/**
+ * The values were evicted from the disk, to make room or by `nmc_tier_evict`. Those that are in memory are still
+ * there.
+ */
 #define NMC_TIER_EVICTED 2
 
 /**
- * Told how far a recovery is: `done` of `total` buckets are read. Called on the thread that opens the tier; must not throw.
+ * Receives the progress of a recovery: `done` of `total` buckets have been read. Called on the thread that opens the
+ * tier; must not throw.
  */
 typedef void (*nmc_tier_progress_fn)(void *user, uint64_t done, uint64_t total);
 
 /**
- * Told how far a verification is: `done` of `total` values are read. Returns 0 to end it. Called on the calling thread; must not
- * throw. It may call nmc functions, but not close this tier.
+ * Receives the progress of a verification: `done` of `total` values have been read. Returns 0 to end it. Called on the
+ * calling thread; must not throw. It may call nmc functions, but not close this tier.
  */
 typedef int32_t (*nmc_tier_verify_fn)(void *user, uint64_t done, uint64_t total);
 
 /**
- * How a tier is opened. Start from `NMC_TIER_CONFIG_INIT` and set `directory`. In a number, 0 stands for the default.
+ * How a tier is opened. Start from `NMC_TIER_CONFIG_INIT` and set `directory`. A number that is 0 stands for the
+ * default.
  *
- * Three fields that are left open take their value from the environment: `heartbeat_ms` from
- * `NMC_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS`, `capacity_bytes` from `NMC_BUCKET_MAX_TOTAL_SIZE`, and `NMC_TIER_NO_URING`, where it is
- * not set, from `NMC_USE_URING`. If such a variable is not set or empty, the one with `MOONCAKE_` in the place of `NMC_` counts.
+ * Three settings that are left at their default come from the environment: `heartbeat_ms` from
+ * `NMC_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS`, `capacity_bytes` from `NMC_BUCKET_MAX_TOTAL_SIZE`, and
+ * `NMC_TIER_NO_URING`, if the flag is not set, from `NMC_USE_URING`. If such a variable is unset or empty, the one
+ * with `MOONCAKE_` in place of `NMC_` counts.
  */
 typedef struct nmc_tier_config_t {
   /** Size of this struct as the caller knows it. */
@@ -2186,57 +2209,63 @@ typedef struct nmc_tier_config_t {
   /** `NMC_ABI_VERSION` as the caller knows it. */
   uint32_t abi_version;
   /**
-   * Path of the directory. Its last part is made if it is not there, for this user alone. One process at a
+   * Path of the directory. Its last component is created if it does not exist, for this user alone. One process at a
    * time can own it.
    */
   struct nmc_slice_t directory;
   /**
-   * Most values on disk; 0 for a million, or twice as many as are found there. Each takes up to 100 bytes of memory.
+   * Most values on disk; 0 for 1,048,576, or twice as many as the directory has if that is more. Each takes up to
+   * 100 bytes of memory.
    */
   uint64_t max_objects;
-  /** Most bytes that the files take; 0 for the environment, or no limit but the file system's. */
+  /** Most bytes that the files take; 0 for the environment's value, or no limit but the file system's. */
   uint64_t capacity_bytes;
-  /** Bytes after which a bucket is complete and gets its name, up to 2^40; 0 for 256 MiB. */
+  /** A bucket is complete, and gets its name, when it has this many bytes, up to 2^40; 0 for 256 MiB. */
   uint64_t bucket_bytes;
-  /** Values after which it is; 0 for 500. */
+  /** A bucket is also complete when it has this many values; 0 for 500. */
   uint32_t bucket_keys;
   /**
-   * Longest time between two looks for something to write, in ms; 0 for the environment, or 10 s. Under pressure it looks at once.
+   * Longest time between two checks for something to write, in ms; 0 for the environment's value, or 10 s. Under
+   * pressure it checks at once.
    */
   uint32_t heartbeat_ms;
-  /** Most requests in flight for one call, up to 1,024; 0 for 32. */
+  /** Most disk requests in flight for one call, up to 1,024; 0 for 32. */
   uint32_t depth;
   /** 0, or `NMC_TIER_*` flags. */
   uint32_t flags;
   /**
-   * What goes when the file system, `capacity_bytes` or `max_objects` is used up: `NMC_EVICT_NONE`, `NMC_EVICT_FIFO` or `NMC_EVICT_LRU`. If `capacity_bytes` comes from
-   * the environment, `NMC_EVICT_NONE` stands for FIFO.
+   * What is evicted when the file system, `capacity_bytes` or `max_objects` is used up: `NMC_EVICT_NONE`,
+   * `NMC_EVICT_FIFO` or `NMC_EVICT_LRU`. If `capacity_bytes` comes from the environment, `NMC_EVICT_NONE` stands for
+   * FIFO.
    */
   uint32_t eviction;
   /**
-   * Reads from disk after which a value comes back into memory, into the heap of the rank that read it last: 1 for always, up to
-   * 255; 0 for never. It comes in the background, and evicts others if memory is full.
+   * After how many reads from disk a value comes back into memory, into the heap of the rank that read it last: 1
+   * for always, up to 255; 0 for never. This happens in the background, and evicts other values if memory is full.
    */
   uint32_t promote_after;
   /**
-   * Only values that were read from memory in so many different milliseconds are written ahead of their eviction, up to 2^24 - 1; 0
-   * for all. The store must evict by LRU or S3-FIFO.
+   * Write a value ahead of its eviction only if it was read from memory in at least this many different
+   * milliseconds, up to 2^24 - 1; 0 for all values. The store must evict by LRU or S3-FIFO.
    */
   uint32_t admit_reads;
-  /** Only values with this priority or a higher one are, from 0 to 3. */
+  /** Write a value ahead of its eviction only if it has this priority or a higher one, from 0 to 3. */
   uint32_t admit_priority;
   /**
-   * How values lie in the directory: `NMC_TIER_BACKEND_*`. A directory has the backend that it was made with; another one is
-   * `NMC_ERR_MISMATCH`.
+   * How values are laid out in the directory: `NMC_TIER_BACKEND_*`. A directory keeps the backend that it was
+   * created with; opening it with another one is `NMC_ERR_MISMATCH`.
    */
   uint32_t backend;
   /** Zero. */
   uint32_t reserved0;
-  /** Most bytes of values a second that are written ahead; 0 for no limit. `nmc_tier_offload` is not held back. */
+  /**
+   * Most bytes of values per second that are written ahead of eviction; 0 for no limit. Does not slow down
+   * `nmc_tier_offload`.
+   */
   uint64_t write_bytes_per_s;
-  /** Told how far the recovery is, or NULL. */
+  /** Receives the progress of the recovery, or NULL. */
   nmc_tier_progress_fn progress;
-  /** Passed to it. */
+  /** Passed to `progress`. */
   void *progress_user;
   /** Zero. */
   uint64_t reserved[4];
@@ -2267,21 +2296,27 @@ typedef struct nmc_tier_config_t {
     /* reserved */ {0, 0, 0, 0} \
   }
 
-/** Values on disk to which the same happened at the same time. What it points to is valid during the call. */
+/**
+ * Values on disk to which the same thing happened at the same time. What it points to is valid during the callback
+ * only.
+ */
 typedef struct nmc_tier_event_t {
-  /** Size of this struct as the library knows it: what lies behind it is not there. */
+  /** Size of this struct as the library knows it; there are no fields beyond that. */
   uint32_t struct_size;
   /** `NMC_TIER_STORED` or `NMC_TIER_EVICTED`. */
   uint32_t what;
-  /** How many values. */
+  /** Number of values. */
   size_t n;
-  /** Name of the namespace of each; empty for the one that a store begins with. */
+  /** Name of each value's namespace; empty for the one that a store begins with. */
   const struct nmc_slice_t *namespace_names;
-  /** Their keys. */
+  /** Key of each value. */
   const struct nmc_slice_t *keys;
-  /** Bytes of each. */
+  /** Size of each value. */
   const uint64_t *bytes;
-  /** Values of earlier events that nobody took in time: the oldest of 1,024 events make way. */
+  /**
+   * Number of values in earlier events that were dropped because they were not taken in time. At most 1,024 events
+   * with 65,536 values wait; beyond that, the oldest are dropped.
+   */
   uint64_t lost;
 } nmc_tier_event_t;
 
@@ -2298,13 +2333,14 @@ typedef struct nmc_tier_event_t {
   }
 
 /**
- * Gets an event. Returns 0 to leave the others for later. Called on the calling thread; must not throw. It may call nmc functions,
- * but not close this tier.
+ * Receives an event. Returns 0 to leave the others for later. Called on the calling thread; must not throw. It may
+ * call nmc functions, but not close this tier.
  */
 typedef int32_t (*nmc_tier_event_fn)(void *user, const struct nmc_tier_event_t *event);
 
 /**
- * A tier in numbers: those of its owner since it was opened, unless said otherwise. Start from `NMC_TIER_STATS_INIT`.
+ * Counters of a tier: those of its owner since it was opened, unless a field says otherwise. Start from
+ * `NMC_TIER_STATS_INIT`.
  */
 typedef struct nmc_tier_stats_t {
   /** Size of this struct as the caller knows it. */
@@ -2312,63 +2348,65 @@ typedef struct nmc_tier_stats_t {
   /** 1 if this process owns the tier. */
   uint32_t owner;
   /**
-   * Values that can be read from disk now; those of a namespace that was emptied are counted until the owner has passed them.
+   * Values that can be read from disk now. Those of a namespace that was emptied count until the owner has got to
+   * them.
    */
   uint64_t objects;
-  /** Their bytes. */
+  /** Bytes of these values. */
   uint64_t bytes;
   /** Most values that the index has room for. */
   uint64_t max_objects;
   /** Bytes that the files take now. */
   uint64_t file_bytes;
-  /** Buckets there are now. */
+  /** Buckets that exist now. */
   uint64_t buckets;
   /** Bytes of memory that the index takes. */
   uint64_t index_bytes;
   /** Values written. */
   uint64_t written_objects;
-  /** Their bytes. */
+  /** Bytes of the values written. */
   uint64_t written_bytes;
   /** Buckets written. */
   uint64_t written_buckets;
-  /** Values that left memory when the disk had them. */
+  /** Values that memory evicted when they were on disk. */
   uint64_t evicted_clean;
-  /** Values that left memory when the disk did not have them: these are lost. */
+  /** Values that memory evicted when they were not on disk: these are lost. */
   uint64_t evicted_dirty;
   /**
-   * Times that something could not be kept on disk, because the file system, `capacity_bytes` or `max_objects` was used up.
+   * How often something could not be kept on disk because the file system, `capacity_bytes` or `max_objects` was
+   * used up.
    */
   uint64_t full;
-  /** Values that could not be read, and ended. */
+  /** Values that were found damaged, and given up. */
   uint64_t corrupt;
   /** Writes and syncs that failed. */
   uint64_t errors;
   /** 1 if offloading is paused (`nmc_tier_pause`). */
   uint64_t paused;
   /**
-   * 1 if the disk refuses to be written: reads go on, offloading has stopped, and removals are done in memory and return
-   * `NMC_ERR_IO`.
+   * 1 if the disk refuses to be written. Reads go on, offloading has stopped, and removals take effect in memory and
+   * return `NMC_ERR_IO`.
    */
   uint64_t degraded;
   /** Values that the recovery found. */
   uint64_t recovered_objects;
-  /** Buckets that it read. */
+  /** Buckets that the recovery read. */
   uint64_t recovered_buckets;
-  /** How long it took, in ns. */
+  /** How long the recovery took, in ns. */
   uint64_t recovery_ns;
-  /** Values that it found removed or damaged, or had no room for in the index. */
+  /** Values that the recovery found removed or damaged, or that the index had no room for. */
   uint64_t recovered_dead;
   /** Values that this process has read from disk. */
   uint64_t read_objects;
-  /** Their bytes. */
+  /** Bytes of the values that this process has read from disk. */
   uint64_t read_bytes;
-  /** Values that were taken from the disk to make room, or by `nmc_tier_evict`. */
+  /** Values that were evicted from the disk, to make room or by `nmc_tier_evict`. */
   uint64_t evicted;
   /** Values that came back into memory because they were read often (`promote_after`). */
   uint64_t promoted;
-  /** Buckets whose list could not be read when the tier was opened: their values are not found. */
+  /** Buckets whose list could not be read when the tier was opened. Their values are not found. */
   uint64_t torn;
-  /** Bytes of dead values whose space comes back only when all of their bucket is dead. */
+  /** Bytes of dead values whose space becomes free only when their whole bucket is dead. */
   uint64_t dead_bytes;
 } nmc_tier_stats_t;
 
@@ -2405,19 +2443,19 @@ typedef struct nmc_tier_stats_t {
     /* dead_bytes */ 0 \
   }
 
-/** What a verification found. Start from `NMC_TIER_VERIFIED_INIT`. */
+/** Result of a verification. Start from `NMC_TIER_VERIFIED_INIT`. */
 typedef struct nmc_tier_verified_t {
   /** Size of this struct as the caller knows it. */
   uint32_t struct_size;
   /** Zero. */
   uint32_t reserved;
-  /** Values that are right. */
+  /** Values that are intact. */
   uint64_t objects;
-  /** Their bytes. */
+  /** Bytes of the intact values. */
   uint64_t bytes;
-  /** Values that are not: they ended. */
+  /** Values that are damaged, and were given up. */
   uint64_t corrupt;
-  /** Values that could not be read, for another reason: they stay. */
+  /** Values that could not be read for another reason. They stay. */
   uint64_t unreadable;
 } nmc_tier_verified_t;
 
@@ -2434,21 +2472,21 @@ typedef struct nmc_tier_verified_t {
 
 /** A value on disk. */
 typedef struct nmc_tier_entry_t {
-  /** Size of this struct as the library knows it: what lies behind it is not there. */
+  /** Size of this struct as the library knows it; there are no fields beyond that. */
   uint32_t struct_size;
   /** Zero. */
   uint32_t reserved;
-  /** Name of its namespace; empty for the one that a store begins with. */
+  /** Name of the value's namespace; empty for the one that a store begins with. */
   struct nmc_slice_t namespace_name;
-  /** Its key. */
+  /** Key of the value. */
   struct nmc_slice_t key;
   /** Bytes of the value. */
   uint64_t bytes;
-  /** Epoch of the object: another object with the same key has another one. */
+  /** Epoch of the object; another object with the same key has another one. */
   uint64_t epoch;
-  /** Number of the bucket that it lies in. */
+  /** Number of the bucket that has the value. */
   uint64_t bucket;
-  /** Where it begins there, in blocks of 4 KiB. */
+  /** Where the value's record begins in the bucket, in blocks of 4 KiB. */
   uint64_t block;
 } nmc_tier_entry_t;
 
@@ -2466,41 +2504,46 @@ typedef struct nmc_tier_entry_t {
   }
 
 /**
- * Gets a value that is on disk; `entry` and what it points to are valid during the call. Returns 0 to end the scan. Called on the
- * calling thread; must not throw. It may call nmc functions, but not close this tier.
+ * Receives a value that is on disk; `entry` and what it points to are valid during the call only. Returns 0 to end the
+ * scan. Called on the calling thread; must not throw. It may call nmc functions, but not close this tier.
  */
 typedef int32_t (*nmc_tier_scan_fn)(void *user, const struct nmc_tier_entry_t *entry);
 
 /**
- * The SSD tier of a store: its owner in the process of the store's master, elsewhere a handle to it. Nobody needs a handle to read:
- * `nmc_store_get` and the others find what is on disk by themselves, in every process, also while the master is away. What
- * each function of the store does with a key that is on disk only is in its comment, and in one table in docs/tier.md.
+ * The SSD tier of a store. In the process of the store's master, the handle owns the tier; in any other process it
+ * refers to the tier that the store has. Reading needs no handle: `nmc_store_get` and the other reads find values on
+ * disk by themselves, in every process, even while the master is away. The comment of each store function says what it
+ * does with a key that is only on disk, and docs/tier.md has all of them in one table.
  *
- * All functions that take it may be called from any thread at the same time, also while another thread closes it. It keeps the
- * store open, also after `nmc_store_destroy`, until it is closed. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`,
- * `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
+ * All functions that take the handle may be called from any thread at the same time, even while another thread closes
+ * it. It keeps the store open until it is closed, even after `nmc_store_destroy`. Statuses that every function can
+ * return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
  */
 typedef struct nmc_tier_t nmc_tier_t;
 
-/** How long values stay in staging memory if `nmc_tier_stage` does not say, in ms. */
+/** How long a loan of `nmc_tier_stage` lasts if its `ttl_ms` is 0, in ms. */
 #define NMC_TIER_STAGE_MS 5000
 
 /**
- * Opens the tier of a store and puts a handle into `*out_tier`.
+ * Opens the tier of a store and stores a handle in `*out_tier`. Close it with `nmc_tier_close`.
  *
- * In the process of the store's master it makes the owner: it takes the directory, recovers what is there, and from then on
- * writes values to it before memory evicts them, on a thread of its own. What it found can be read by every process when
- * the call returns. With `store` embedded, that is this process. In other processes it gives a handle to the tier that the
- * store has; `config` may be NULL there, and only its flags and numbers are checked. A new master does not open it by
- * itself: after a restart of the master, calls that change something return `NMC_ERR_UNAVAILABLE` until its process has called this again.
+ * In the process of the store's master, this process becomes the owner of the tier. It takes the directory, recovers
+ * what is in it, and from then on a thread of the library writes values there before memory evicts them. When the call
+ * returns, every process can read what was recovered. An embedded `store` has its master in this process. In any other
+ * process, the handle refers to the tier that the store already has; `config` may be NULL there, and only its flags
+ * and numbers are checked.
  *
- * What was removed, replaced or flushed while no owner had the directory is not known there: those keys come back.
+ * A new master does not open the tier by itself. After a restart of the master, calls that change something return
+ * `NMC_ERR_UNAVAILABLE` until its process has called `nmc_tier_open` again. A directory does not know what was
+ * removed, replaced or flushed while it had no owner: those keys come back.
  *
- * Blocks while it recovers, which `progress` of the config reports. Thread-safe. Not graph-safe. Closed with `nmc_tier_close`. Statuses:
- * `NMC_ERR_INVALID_ARG` (the config, no directory, or a variable of the environment: the message names it and its text),
- * `NMC_ERR_VERSION` (the config, or a directory of another format), `NMC_ERR_EXISTS` (another process owns the directory, the message
- * names it; or the store has a tier), `NMC_ERR_NOT_FOUND` (a part of the path; or, elsewhere, the store has no tier), `NMC_ERR_CORRUPT` (head or
- * journal are damaged, see `NMC_TIER_RESET_IF_DAMAGED`), `NMC_ERR_PERMISSION`, `NMC_ERR_NO_SPACE`, `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`,
+ * Blocks during recovery; `progress` of the config reports how far it is. Thread-safe. Not graph-safe. Statuses:
+ * `NMC_ERR_INVALID_ARG` (the config, no directory given, or an environment variable, which the message names together
+ * with its text), `NMC_ERR_VERSION` (the config, or a directory of another format), `NMC_ERR_MISMATCH` (the directory
+ * has another `backend`, or see `NMC_TIER_OTHER_DIRECTORY`), `NMC_ERR_EXISTS` (another process, which the message
+ * names, owns the directory; or the store already has a tier), `NMC_ERR_NOT_FOUND` (a part of the path does not exist;
+ * or, in another process, the store has no tier), `NMC_ERR_CORRUPT` (the head or the journal is damaged, see
+ * `NMC_TIER_RESET_IF_DAMAGED`), `NMC_ERR_PERMISSION`, `NMC_ERR_NO_SPACE`, `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`,
  * `NMC_ERR_UNAVAILABLE` (the master is away), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_IO`, `NMC_ERR_OS`.
  */
 nmc_status_t nmc_tier_open(struct nmc_store_t *store,
@@ -2508,38 +2551,45 @@ nmc_status_t nmc_tier_open(struct nmc_store_t *store,
                            struct nmc_tier_t **out_tier);
 
 /**
- * Closes a handle. That of the owner ends the tier: what is being written is completed and made safe from a power loss, the
- * directory is free for another owner, and keys that are on disk only are not found any more until it is opened again. What
- * is in memory stays, and what is removed from now on comes back with the directory. A handle of another process ends alone. NULL
- * is fine; in a forked child it does nothing.
+ * Closes a handle. NULL is fine; in a forked child this does nothing.
  *
- * Blocks until calls of other threads have returned, which end early with `NMC_ERR_CANCELLED` if they would take long, also those that wait for
- * an owner that does not answer. Not graph-safe. Thread-safe: of several callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
+ * Closing the owner's handle ends the tier. Writes that have begun are completed and made safe from a power loss, and
+ * the directory is free for another owner. Keys that are only on disk are not found any more until the tier is opened
+ * again; values in memory stay. Whatever is removed from now on stays in the directory, and comes back with it. In
+ * another process, only the handle ends.
+ *
+ * Blocks until calls in other threads have returned. Calls that would take long, and calls that wait for an owner that
+ * does not answer, end early with `NMC_ERR_CANCELLED`. Thread-safe: of several callers, one succeeds. Not graph-safe.
+ * Statuses: `NMC_ERR_BUSY` (called inside a callback).
  */
 nmc_status_t nmc_tier_close(struct nmc_tier_t *tier);
 
 /**
- * Everything that was removed, replaced or flushed before, and every value that counts as written, is safe from a power loss when
- * this returns. It writes no values: `nmc_tier_offload` does.
+ * Waits until everything so far is safe from a power loss: all removals, replacements and flushes that happened
+ * before, and all values that count as written. It does not write values; `nmc_tier_offload` does.
  *
- * Waits for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_IO` (the disk
- * refuses, see `degraded` of `nmc_tier_stats_t`), `NMC_ERR_NO_SPACE`, `NMC_ERR_CANCELLED` (the tier is being closed),
- * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * Blocks until the disk is done. Outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
+ * Statuses: `NMC_ERR_IO` (the disk refuses, see `degraded` of `nmc_tier_stats_t`), `NMC_ERR_NO_SPACE`,
+ * `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
  */
 nmc_status_t nmc_tier_sync(struct nmc_tier_t *tier);
 
 /**
- * Writes values to disk now, also while offloading is paused: those of `n` keys in the namespace of the store that the tier was
- * opened with, or, if `keys` is NULL and `n` is 0, all that are in memory, of every namespace. Stores in `*out_written`, if that
- * is not NULL, how many were written; if it fails, nothing is stored there. Not counted are those that are on disk already, which
- * includes keys that are on disk only, that are being written or not there, that came after the call had begun, or whose checksum in
- * memory is wrong: none of them is an error. The values stay in memory.
+ * Writes values to disk now, even while offloading is paused. The values stay in memory. `keys` are `n` keys in the
+ * namespace of the store that the tier was opened with. If `keys` is NULL and `n` is 0, everything in memory is
+ * written, in every namespace.
  *
- * Waits for the disk: what was written is safe from a power loss when it returns. Outside of the owner's process it asks the master.
- * If the disk evicts (`eviction` of the config) and holds less than memory, it ends when it is full of what was written. Thread-safe.
- * Not graph-safe. Statuses: `NMC_ERR_NO_SPACE` (the file system, `capacity_bytes` or `max_objects` is used up; what fitted is written), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`,
- * `NMC_ERR_PEER_LOST` (the heap of a rank cannot be read at the moment; what lies in others is written), `NMC_ERR_CANCELLED` (the tier is being
- * closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * Stores in `*out_written`, if not NULL, how many values were written; on failure nothing is stored. The following are
+ * not counted, and are not errors: values that are already on disk (including those that are only on disk), values
+ * that are being written, keys that do not exist, values that came after the call began, and values whose checksum in
+ * memory is wrong.
+ *
+ * Blocks until the disk is done: what was written is safe from a power loss when the call returns. Outside of the
+ * owner's process it asks the master. If the disk evicts (`eviction` of the config) and holds less than memory, the
+ * call ends when the disk is full of what it has written. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NO_SPACE`
+ * (the file system, `capacity_bytes` or `max_objects` is used up; what fitted is written), `NMC_ERR_IO`,
+ * `NMC_ERR_NO_MEMORY`, `NMC_ERR_PEER_LOST` (the heap of a rank cannot be read at the moment; what lies in the others
+ * is written), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
  */
 nmc_status_t nmc_tier_offload(struct nmc_tier_t *tier,
                               const struct nmc_slice_t *keys,
@@ -2547,17 +2597,23 @@ nmc_status_t nmc_tier_offload(struct nmc_tier_t *tier,
                               uint64_t *out_written);
 
 /**
- * Brings the values of `n` keys back into memory, into the heap of this process's rank, in the namespace of the store that the tier was
- * opened with: those that are on disk only are read 64 together. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of
- * `keys[i]`: `NMC_OK` if it is in memory, whether it was there before or not, `NMC_NOT_READY` if it is being written there,
- * `NMC_ERR_NOT_FOUND` if it is nowhere. What comes back stays on disk too, so that memory can evict it without writing it again, and
- * keeps its metadata, its priority and its retain class, but for a retention for a time.
+ * Brings the values of `n` keys back into memory, into the heap of this process's rank. The keys are those of the
+ * namespace of the store that the tier was opened with. Values that are only on disk are read 64 at a time.
+ * `out_statuses[i]`, if `out_statuses` is not NULL, is the outcome for `keys[i]`: `NMC_OK` if the value is in memory,
+ * whether it was there before or not, `NMC_NOT_READY` if it is being written there, `NMC_ERR_NOT_FOUND` if it is
+ * nowhere.
  *
- * Reads the disk in this process, and asks the master for room, which evicts others as a put does; it does not wait for room. A key that
- * is removed or replaced meanwhile does not come back. If more is asked for than memory holds, the last push the first out again. Thread-safe.
- * Not graph-safe. Returns `NMC_OK` if all came, else the status of the first that failed or, if none did, `NMC_NOT_READY`: besides
- * these `NMC_ERR_NO_SPACE` and `NMC_ERR_BUSY` (no room, or everything there is in use), `NMC_ERR_STALE` (given up for another one), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the
- * master or the tier's owner is away), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
+ * A value that comes back stays on disk too, so memory can evict it again without writing it. It keeps its metadata,
+ * its priority and its retain class, except `NMC_RETAIN_SOFT`, which is not restored. A key that is removed or
+ * replaced during the call does not come back. If you ask for more than memory holds, the last values push the first
+ * ones out again.
+ *
+ * Blocks while this process reads the disk and the master makes room, which evicts other values as a put does; it does
+ * not wait for room. Thread-safe. Not graph-safe. Returns `NMC_OK` if all values came; otherwise the status of the
+ * first one that failed, or, if none failed, `NMC_NOT_READY`. Statuses other than those above: `NMC_ERR_NO_SPACE` and
+ * `NMC_ERR_BUSY` (no room, or everything there is in use), `NMC_ERR_STALE` (given up in favour of another value),
+ * `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the master or the tier's owner is away), `NMC_ERR_TIMEOUT`,
+ * `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_tier_prefetch(struct nmc_tier_t *tier,
                                const struct nmc_slice_t *keys,
@@ -2565,20 +2621,26 @@ nmc_status_t nmc_tier_prefetch(struct nmc_tier_t *tier,
                                nmc_status_t *out_statuses);
 
 /**
- * Reads the values of `n` keys into memory of the library, wherever they are, and lends that to the caller: for who has no buffer of its
- * own, or hands them on to a network. `out_values[i]` tells where the value of `keys[i]` is, with a NULL pointer if it is not there, and
- * `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it: `NMC_OK`, `NMC_NOT_READY` if it is being written,
- * `NMC_ERR_NOT_FOUND`. `*out_loan` names the loan, which holds all of them; 0 if there is none. Keys are those of the namespace of the store
- * that the tier was opened with; all that are on disk are read together. Values begin at multiples of 4 KiB and may be read only.
+ * Reads the values of `n` keys, wherever they are, into memory of the library and lends that memory to the caller. Use
+ * it if you have no buffer of your own, or to pass values on to a network. The keys are those of the namespace of the
+ * store that the tier was opened with; those that are on disk are all read together.
  *
- * The loan ends with `nmc_tier_release`, with the handle, or after `ttl_ms` (0: `NMC_TIER_STAGE_MS`), counted from the return: after that the memory
- * is lent to others. Whoever may be slower copies first and then asks `nmc_tier_release`, which says whether it was in time. 64 MiB can be lent
- * by a handle at a time, in 1,024 loans.
+ * `out_values[i]` is where the value of `keys[i]` lies; its pointer is NULL if the value is not there. Values begin at
+ * multiples of 4 KiB, and you may only read them. `out_statuses[i]`, if `out_statuses` is not NULL, is the outcome for
+ * `keys[i]`: `NMC_OK`, `NMC_NOT_READY` if the value is being written, `NMC_ERR_NOT_FOUND`, or why it could not be
+ * read. `*out_loan` is the number of the loan, which covers all of these values; 0 if nothing was lent.
  *
- * Reads the disk in this process. Thread-safe. Not graph-safe. Returns `NMC_OK` if all came, else the status of the first that failed or, if
- * none did, `NMC_NOT_READY`: besides these `NMC_ERR_BUSY` (the memory is lent: repeat it when some has come back; or a value was replaced
- * meanwhile), `NMC_ERR_LIMIT` (more than it holds), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the tier cannot be read yet, see `nmc_store_t`),
- * `NMC_ERR_CANCELLED` (while it waited for that; or the tier is being closed), `NMC_ERR_NO_MEMORY`.
+ * The loan ends with `nmc_tier_release`, when the handle is closed, or `ttl_ms` after this call has returned (0 for
+ * `NMC_TIER_STAGE_MS`). After that the memory is lent to others. If you may take longer, copy the values first and
+ * then call `nmc_tier_release`, which says whether you were in time. One handle lends up to 64 MiB at a time, in up to
+ * 1,024 loans.
+ *
+ * Blocks while this process reads the disk. Thread-safe. Not graph-safe. Returns `NMC_OK` if all values came;
+ * otherwise the status of the first one that failed, or, if none failed, `NMC_NOT_READY`. Statuses other than those
+ * above: `NMC_ERR_BUSY` (the memory is on loan: try again when some has been released; or a value was replaced during
+ * the call), `NMC_ERR_LIMIT` (more than the memory holds), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the
+ * tier cannot be read yet, see `nmc_store_t`), `NMC_ERR_CANCELLED` (ended while waiting for that, or the tier is being
+ * closed), `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_tier_stage(struct nmc_tier_t *tier,
                             const struct nmc_slice_t *keys,
@@ -2589,71 +2651,75 @@ nmc_status_t nmc_tier_stage(struct nmc_tier_t *tier,
                             nmc_status_t *out_statuses);
 
 /**
- * Ends a loan of `nmc_tier_stage`: its values must not be read any more. `NMC_OK` also says that everything that was read until now was
- * right, `NMC_ERR_STALE` that the loan's time was over: what was read after that may be other values. A loan of 0 is fine.
+ * Ends a loan of `nmc_tier_stage`: do not read its values any more. `NMC_OK` also confirms that everything read from
+ * it until now was right. `NMC_ERR_STALE` means that the loan's time was over: anything read after that may belong to
+ * other values. A loan of 0 is fine.
  *
- * Does not wait. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_STALE` (the loan has ended).
+ * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_STALE` (the loan had already ended).
  */
-nmc_status_t nmc_tier_release(struct nmc_tier_t *tier,
-                              uint64_t loan);
+nmc_status_t nmc_tier_release(struct nmc_tier_t *tier, uint64_t loan);
 
 /**
- * Takes values from the disk, whole buckets, those that `eviction` of the config says first (the oldest if it says nothing), until its
- * files take at most `keep_bytes`, besides those of damaged buckets that were set aside. Stores in `*out_evicted`, if that is not NULL, how many values went. Those that are in memory as well
- * stay there, and are written again before memory evicts them. It is no removal: a power loss right after it may bring them back.
+ * Evicts values from the disk until its files take at most `keep_bytes`. Files of damaged buckets that were set aside
+ * do not count here. Whole buckets go, in the order that `eviction` of the config gives (the oldest first if that is
+ * `NMC_EVICT_NONE`). Stores in `*out_evicted`, if not NULL, how many values went. Values that are also in memory stay
+ * there, and are written again before memory evicts them. This is not a removal: a power loss right afterwards may
+ * bring the values back.
  *
- * Outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_IO` (the disk refuses),
- * `NMC_ERR_NO_SPACE` (the journal must say first that a bucket goes; it is full, and the file system has no room for a new one: that bucket and those after it
- * stay), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * Blocks until the disk is done. Outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
+ * Statuses: `NMC_ERR_IO` (the disk refuses), `NMC_ERR_NO_SPACE` (the journal must record that a bucket goes before it
+ * goes; it is full, and the file system has no room for a new one: that bucket and those after it stay),
+ * `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
  */
-nmc_status_t nmc_tier_evict(struct nmc_tier_t *tier,
-                            uint64_t keep_bytes,
-                            uint64_t *out_evicted);
+nmc_status_t nmc_tier_evict(struct nmc_tier_t *tier, uint64_t keep_bytes, uint64_t *out_evicted);
 
 /**
- * Calls `callback` for everything that happened to values on disk since the last call, the oldest first, until it returns 0: batches
- * of keys that were stored or evicted (`nmc_tier_event_t`). With `NMC_TIER_EVENTS` only. While there is something to take, the
- * descriptor of `nmc_store_event_fd` is readable, for the store that the tier was opened with.
+ * Calls `callback` for everything that has happened to values on disk since the last call, oldest first, until the
+ * callback returns 0. Each event is a batch of keys that were stored or evicted (`nmc_tier_event_t`). Needs
+ * `NMC_TIER_EVENTS`. While there are events to take, the descriptor of `nmc_store_event_fd` is readable, for the store
+ * that the tier was opened with.
  *
- * Does not wait. In the owner's process only. Thread-safe: each event is given to one caller. Not graph-safe. Statuses:
- * `NMC_ERR_UNSUPPORTED` (this process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
+ * Does not block. Works only in the owner's process. Thread-safe: each event goes to one caller. Not graph-safe.
+ * Statuses: `NMC_ERR_UNSUPPORTED` (this process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being
+ * closed), `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_tier_events(struct nmc_tier_t *tier,
                              nmc_tier_event_fn callback,
                              void *user);
 
 /**
- * Ends offloading until `nmc_tier_resume`: what memory evicts from now on is lost, unless it is on disk already. What is being
- * written is written. Reads, removals and `nmc_tier_offload` go on.
+ * Stops offloading until `nmc_tier_resume`: what memory evicts from now on is lost, unless it is on disk already.
+ * Writes that have begun are completed. Reads, removals and `nmc_tier_offload` go on.
  *
- * Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses:
- * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed).
+ * Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
+ * Statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed).
  */
 nmc_status_t nmc_tier_pause(struct nmc_tier_t *tier);
 
-/** Begins offloading again. Otherwise like `nmc_tier_pause`. */
+/** Starts offloading again. Otherwise like `nmc_tier_pause`. */
 nmc_status_t nmc_tier_resume(struct nmc_tier_t *tier);
 
 /**
- * Stores numbers about the tier in `*out_stats`, which starts from `NMC_TIER_STATS_INIT`.
+ * Stores counters of the tier in `*out_stats`, which starts from `NMC_TIER_STATS_INIT`.
  *
- * Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses:
- * `NMC_ERR_UNAVAILABLE` (the master or the tier is not there any more), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed).
+ * Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
+ * Statuses: `NMC_ERR_UNAVAILABLE` (the master or the tier does not exist any more), `NMC_ERR_TIMEOUT`,
+ * `NMC_ERR_CANCELLED` (the tier is being closed).
  */
-nmc_status_t nmc_tier_stats(struct nmc_tier_t *tier,
-                            struct nmc_tier_stats_t *out_stats);
+nmc_status_t nmc_tier_stats(struct nmc_tier_t *tier, struct nmc_tier_stats_t *out_stats);
 
 /**
- * Reads every value on disk, whether it is in memory as well or not, and compares it with its checksums. Those that are wrong
- * end: their keys are not found any more, unless they are in memory. Stores what it found in `*out_verified`, which starts from
- * `NMC_TIER_VERIFIED_INIT`. `callback`, which may be NULL, is told how far it is; if it returns 0, the call ends with what was found so
- * far.
+ * Reads every value on disk, whether or not it is also in memory, and compares it with its checksums. Damaged values
+ * are given up: their keys are not found any more, unless they are in memory. Stores the result in `*out_verified`,
+ * which starts from `NMC_TIER_VERIFIED_INIT`. `callback`, which may be NULL, is told the progress; if it returns 0,
+ * the call ends with the result so far.
  *
- * Reads the whole disk, in this process; whether what is wrong ends is the owner's to say, who looks once more. Thread-safe. Not graph-safe.
- * Statuses: `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; outside of the owner's process also `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`
- * (the owner does not answer) and `NMC_ERR_NOT_FOUND` (the tier was closed); if some values could not be read for another
- * reason than damage, they are counted as `unreadable` and stay, all others are looked at, and it returns why: `NMC_ERR_IO`, `NMC_ERR_LIMIT`,
- * `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
+ * Blocks while this process reads the whole disk. Only the owner gives up a value, after looking at it once more.
+ * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; outside
+ * of the owner's process also `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (the owner does not answer) and
+ * `NMC_ERR_NOT_FOUND` (the tier was closed). If some values cannot be read for another reason than damage, they stay
+ * and are counted as `unreadable`, all others are checked, the result is stored, and the call returns the reason:
+ * `NMC_ERR_IO`, `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
  */
 nmc_status_t nmc_tier_verify(struct nmc_tier_t *tier,
                              nmc_tier_verify_fn callback,
@@ -2661,13 +2727,14 @@ nmc_status_t nmc_tier_verify(struct nmc_tier_t *tier,
                              struct nmc_tier_verified_t *out_verified);
 
 /**
- * Calls `callback` for every value on disk, of all namespaces, whether it is in memory as well or not, in no order that means anything,
- * until it returns 0. What comes and goes meanwhile may be among them or not.
+ * Calls `callback` for every value on disk, of all namespaces, whether or not it is also in memory, in no particular
+ * order, until the callback returns 0. Values that come or go during the scan may or may not be seen.
  *
- * Reads the lists of all buckets, in this process. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_CANCELLED` (the tier is being closed),
- * `NMC_ERR_NO_MEMORY`; outside of the owner's process also `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (the owner does not answer) and
- * `NMC_ERR_NOT_FOUND` (the tier was closed); if lists could not be read, after all
- * others: `NMC_ERR_IO`, `NMC_ERR_CORRUPT`, `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
+ * Blocks while this process reads the lists of all buckets. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_CANCELLED`
+ * (the tier is being closed), `NMC_ERR_NO_MEMORY`; outside of the owner's process also `NMC_ERR_UNAVAILABLE`,
+ * `NMC_ERR_TIMEOUT` (the owner does not answer) and `NMC_ERR_NOT_FOUND` (the tier was closed). If some lists cannot be
+ * read, the call first goes through all others and then returns the reason: `NMC_ERR_IO`, `NMC_ERR_CORRUPT`,
+ * `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
  */
 nmc_status_t nmc_tier_scan(struct nmc_tier_t *tier,
                            nmc_tier_scan_fn callback,
@@ -2681,71 +2748,78 @@ nmc_status_t nmc_tier_scan(struct nmc_tier_t *tier,
  * @defgroup client Client
  * A cluster: objects on the nodes of many machines, found by key.
  *
- * One process starts `nanomc-master`. Everybody else calls `nmc_client_open` with its address; who has memory to give calls `nmc_client_mount`, or
- * `nmc_client_attach_store` for a store that it has. Then `nmc_client_put`, `nmc_client_get` and `nmc_client_remove`, one key or many, on any
- * machine; or the store's own reads through a handle of `nmc_client_open_store`. `nmc_client_submit_put` and its like do not wait: `nmc_client_completions`
- * tells what became of them. `nmc_client_segments` and `nmc_client_query` tell what is where. `nmc_client_close` ends it; its nodes leave the cluster.
+ * One process runs `nanomc-master`. Every program calls `nmc_client_open` with its address. A program that gives memory calls
+ * `nmc_client_mount`, or `nmc_client_attach_store` for a store that it has. Then any program on any machine calls `nmc_client_put`,
+ * `nmc_client_get` and `nmc_client_remove`, for one key or many, or reads through a store handle of `nmc_client_open_store`.
+ * `nmc_client_submit_put` and the like do not wait; `nmc_client_completions` returns their outcomes. `nmc_client_segments` and
+ * `nmc_client_query` list what is where. `nmc_client_close` ends the client; its nodes leave the cluster.
  * @{
  */
 
-/** What is read from another node is kept on this client's first node too, where others find it as well. */
+/** Keep a copy of values that are read from another node on this client's first node, where others find it too. */
 #define NMC_CLIENT_KEEP_COPIES 1
 
 /**
- * What is submitted (`nmc_client_submit_put` and its like) is driven by a thread of the library, so that it goes on while the program does
- * something else; without this, `nmc_client_completions` drives it. The thread begins with the first such call.
+ * Drive submitted calls (`nmc_client_submit_put` and the like) with a thread of the library, so that they make
+ * progress while the program does something else. Without this flag, `nmc_client_completions` drives them. The thread
+ * starts with the first submitted call.
  */
 #define NMC_CLIENT_THREAD 2
 
 /**
- * A value that this client has read goes after `expire_ms`, with all its copies, wherever they are: the put that was read, not what is put under its
- * key later. Whoever reads it then finishes. The leader sees to it; one that takes the lead meanwhile does not know of it, and the value stays until it
- * is read again. Values that are read through `nmc_client_open_store` stay.
+ * Remove a value, with all its copies on all nodes, `expire_ms` after this client has read it. That concerns the put
+ * that was read, not one that takes its key later. Reads that have begun finish. The leader removes the value; a new
+ * leader does not know of it, and then the value stays until it is read again. Values that are read through
+ * `nmc_client_open_store` stay.
  */
 #define NMC_CLIENT_EXPIRE 4
 
 /**
- * Of several copies, one on this machine is read first; then one in memory; then one of the node from which this client waits for least. Nodes
- * that have failed lately come last, here and below. What a node of this client has is always read there.
+ * Of several copies, read one on this machine first; then one in memory; then one on the node from which this client
+ * waits for the least. Nodes that failed lately come last, in all three orders. A value that a node of this client has
+ * is always read there.
  */
 #define NMC_READ_NEAR 0
 
-/** One in memory first; then one on this machine; then as above. */
+/** Read a copy in memory first; then one on this machine; then as for `NMC_READ_NEAR`. */
 #define NMC_READ_MEMORY 1
 
 /**
- * One in memory first; then one of the node from which this client waits for least, on whatever machine: a value that many read comes from all that have it.
+ * Read a copy in memory first; then one on the node from which this client waits for the least, on whatever machine.
+ * So a value that many read comes from all nodes that have it.
  */
 #define NMC_READ_SPREAD 2
 
-/** Calls that a client can have submitted without having taken their completions; a batch counts as up to 256. */
+/**
+ * Most calls that a client can have submitted without having taken their completions. A batch counts as up to 256.
+ */
 #define NMC_CLIENT_MAX_SUBMITTED 4096
 
 /** Do not wait until every owner has dropped the object: it is out of the directory when the call returns. */
 #define NMC_REMOVE_ASYNC 1
 
-/** Of all namespaces, not only the client's. */
+/** Remove objects of all namespaces, not only the client's. */
 #define NMC_REMOVE_EVERYWHERE 2
 
-/** Memory of a GPU. */
+/** GPU memory. */
 #define NMC_MEDIA_VRAM 0
 
-/** Memory of the host. */
+/** Host memory. */
 #define NMC_MEDIA_RAM 1
 
 /** The SSD tier of a node. */
 #define NMC_MEDIA_SSD 2
 
-/** Whatever the segment is made of. */
+/** Any medium. */
 #define NMC_MEDIA_ANY UINT32_MAX
 
-/** A segment takes values. */
+/** The segment accepts values. */
 #define NMC_SEGMENT_OK 0
 
-/** It takes no more: what is only there is being copied elsewhere. */
+/** The segment accepts no more values; values that are only there are being copied to other nodes. */
 #define NMC_SEGMENT_DRAINING 1
 
-/** Its node has not been heard of for a while. */
+/** The master has not heard from the segment's node for a while. */
 #define NMC_SEGMENT_GONE 2
 
 /** How a program takes part in a cluster. Start from `NMC_CLIENT_CONFIG_INIT` and set `master_server`. */
@@ -2755,69 +2829,77 @@ typedef struct nmc_client_config_t {
   /** `NMC_ABI_VERSION` as the caller knows it. */
   uint32_t abi_version;
   /**
-   * Name or address of this machine, by which others reach it: `host` or `host:port`. With a port, the first node of the client
-   * listens there; else at a free one of 12300 to 14299. Empty for 127.0.0.1.
+   * Name or address of this machine, by which others reach it: `host` or `host:port`. With a port, the first node of
+   * the client listens there; all other nodes listen at a free port from 12300 to 14299. Empty for 127.0.0.1.
    */
   struct nmc_slice_t local_hostname;
   /**
-   * Masters, the first that answers leads or says who does: `host`, `host:port` or `unix:/path`, with commas between. Port 50051 if
-   * none is said.
+   * The masters, separated by commas: `host`, `host:port` or `unix:/path`, with port 50051 by default. The first one
+   * that answers is the leader, or says which one is.
    */
   struct nmc_slice_t master_server;
   /**
-   * For programs that come from Mooncake Store: `etcd://`, `redis://` or `http://` and an address, a bare `host:port`, `P2PHANDSHAKE`, or
-   * empty. Its form is checked; it is not needed here and never contacted.
+   * For programs that come from Mooncake Store: `etcd://`, `redis://` or `http://` and an address, a bare
+   * `host:port`, `P2PHANDSHAKE`, or empty. Its form is checked, but it is not needed here and never contacted.
    */
   struct nmc_slice_t metadata_server;
   /**
-   * `tcp`, which is the default, or `rdma`: then NIXL moves the bytes of large values, by RDMA or what else there is, where client and node
-   * both have it; all else goes by tcp. Where NIXL is not installed a line in the log says so; docs/cluster.md says how it is
-   * found.
+   * `tcp` (default) or `rdma`. With `rdma`, NIXL moves the bytes of large values, by RDMA or whatever else it finds,
+   * where both client and node have it; everything else goes by TCP. If NIXL is not installed, a line in the log
+   * says so; docs/cluster.md says how it is found.
    */
   struct nmc_slice_t protocol;
   /**
-   * Names of network devices that NIXL uses, with commas between; empty for all. With neither a token nor certificates it uses the loopback device alone. Not used with `tcp`.
+   * With `rdma`: names of the network devices that NIXL uses, separated by commas; empty for all. With neither a
+   * token nor certificates, NIXL uses only the loopback device. Not used with `tcp`.
    */
   struct nmc_slice_t device_names;
   /**
-   * What masters, nodes and clients of the cluster know, and nobody else does. Without it, and without certificates, everything must be on the loopback
-   * device, or `nmc_client_open` returns `NMC_ERR_PERMISSION`; with another than the masters know, so does every call. Without certificates it
-   * is sent as it is: the network must be trusted.
+   * Secret that all masters, nodes and clients of the cluster share. Without a token and without certificates,
+   * everything must be on the loopback device, or `nmc_client_open` returns `NMC_ERR_PERMISSION`. With another token
+   * than the masters', every call returns `NMC_ERR_PERMISSION`. Without certificates the token is sent in the clear,
+   * so the network must be trusted.
    */
   struct nmc_slice_t token;
   /**
-   * Namespace of the client's keys: empty, or 1 to 64 bytes. It is the namespace of that name in the stores of the nodes.
+   * Namespace of the client's keys: empty, or 1 to 64 bytes. In the nodes' stores it is the namespace of the same
+   * name.
    */
   struct nmc_slice_t namespace_name;
-  /** How long a call may take, in ms; -1 for 5 s. It returns at most 2 s after that. */
+  /** How long a call may take, in ms; -1 for 5 s. The call returns at most 2 s after that. */
   int64_t timeout_ms;
-  /** Keys whose places are remembered; -1 for 65,536. */
+  /** Number of keys whose locations the client remembers; -1 for 65,536. */
   int32_t cache_keys;
   /** 0, or `NMC_CLIENT_*` flags. */
   uint32_t flags;
-  /** With `NMC_CLIENT_EXPIRE`: how long after it was first read a value goes, in ms, up to a day; -1 for 1 s. */
+  /** With `NMC_CLIENT_EXPIRE`: how long after its first read a value is removed, in ms, up to a day; -1 for 1 s. */
   int64_t expire_ms;
-  /** With `rdma`: values of so many bytes and more are moved by NIXL; 0 for 256 KiB. */
+  /** With `rdma`: NIXL moves values of at least this many bytes; 0 for 256 KiB. */
   uint64_t rdma_bytes;
   /** One of `NMC_READ_*`: which of several copies is read first. */
   uint32_t read_order;
   /** Zero. */
   uint32_t reserved_order;
   /**
-   * Values of more bytes are put in parts of about as many, at most 4,096 of them, which are on different segments where there are enough and move
-   * side by side; 0 for never, and not less than 64 KiB. Whoever reads needs nothing for it. A value of which one part is lost is lost.
+   * Put larger values in parts of about this many bytes, at most 4,096 of them, which lie on different segments if
+   * there are enough and move in parallel. 0 for never; less than 64 KiB counts as 64 KiB. Readers need no setting
+   * for this. A value that loses one part is lost.
    */
   uint64_t stripe_bytes;
   /**
-   * File (PEM) with the certificate of this program, and those between it and the authority's. With it all connections but those to `unix:` are
-   * encrypted (TLS 1.3), and each end wants a certificate of the other that one in `tls_ca` has signed, whatever name is in it; then no token is
-   * needed to leave the loopback device. All three files or none. What NIXL moves is not encrypted. Files that are replaced while the program
-   * runs are read anew, for connections that begin after that.
+   * PEM file with this program's certificate and any certificates between it and the authority's. With it, all
+   * connections except `unix:` ones are encrypted (TLS 1.3), and each end demands a certificate of the other that
+   * one in `tls_ca` has signed, whatever name is in it; a token is then not needed to leave the loopback device. Set
+   * all three files or none. What NIXL moves is not encrypted. If the files are replaced while the program runs,
+   * connections that begin after that use the new ones.
    */
   struct nmc_slice_t tls_cert;
-  /** File (PEM) with the key of `tls_cert`. */
+  /** PEM file with the key of `tls_cert`. */
   struct nmc_slice_t tls_key;
-  /** File (PEM) with the certificates of the authority: whoever has one that it has signed may do everything. */
+  /**
+   * PEM file with the certificates of the authority. Any program with a certificate that it has signed may do
+   * everything.
+   */
   struct nmc_slice_t tls_ca;
 } nmc_client_config_t;
 
@@ -2846,11 +2928,11 @@ typedef struct nmc_client_config_t {
     /* tls_ca */ {NULL, 0} \
   }
 
-/** Where a copy must be. */
+/** Place that a copy must be in. */
 typedef struct nmc_location_t {
-  /** Name of the segment, or of a node. */
+  /** Name of a segment or of a node. */
   struct nmc_slice_t segment;
-  /** `NMC_MEDIA_*`: if `segment` is the name of a node, which of its segments; else `NMC_MEDIA_ANY`. */
+  /** `NMC_MEDIA_*`: if `segment` names a node, which of its segments; otherwise `NMC_MEDIA_ANY`. */
   uint32_t media;
   /** Zero. */
   uint32_t reserved;
@@ -2862,19 +2944,22 @@ typedef struct nmc_replicate_t {
   uint32_t struct_size;
   /** `NMC_ABI_VERSION` as the caller knows it. */
   uint32_t abi_version;
-  /** Copies in all, on as many nodes if there are enough; 1 to 16. Fewer are no error if there are fewer nodes. */
+  /**
+   * Number of copies, 1 to 16, on as many nodes if there are enough. Fewer copies are no error if there are fewer
+   * nodes.
+   */
   uint32_t copies;
-  /** Copies on a medium, by `NMC_MEDIA_*`. If they are more than `copies` together, their sum counts. */
+  /** Number of copies on each medium, by `NMC_MEDIA_*`. If their sum is more than `copies`, the sum counts. */
   uint32_t media_copies[3];
   /** One of `NMC_RETAIN_*`. */
   uint32_t retain;
-  /** From 0 to 3: what is lower is evicted first. */
+  /** 0 to 3; lower ones are evicted first. */
   uint32_t priority;
-  /** Where copies must be, in the order in which they are filled; NULL for anywhere. */
+  /** Places where copies must be, filled in this order; NULL for anywhere. */
   const struct nmc_location_t *locations;
-  /** How many. */
+  /** Number of locations. */
   size_t n_locations;
-  /** What is said about the value; up to `NMC_MAX_METADATA` bytes (256) that every copy has. */
+  /** Metadata of the value, up to `NMC_MAX_METADATA` bytes (256); every copy has it. */
   struct nmc_slice_t metadata;
   /** Zero. */
   uint64_t reserved[4];
@@ -2895,17 +2980,17 @@ typedef struct nmc_replicate_t {
     /* reserved */ {0, 0, 0, 0} \
   }
 
-/** A copy of an object, as the leader lists it. What it points to is valid during the call. */
+/** A copy of an object, as the leader lists it. What it points to is valid during the callback only. */
 typedef struct nmc_replica_t {
-  /** Size of this struct as the library knows it: what lies behind it is not there. */
+  /** Size of this struct as the library knows it; there are no fields beyond that. */
   uint32_t struct_size;
   /** `NMC_MEDIA_*`. */
   uint32_t media;
-  /** Bytes of the value. */
+  /** Size of the value. */
   uint64_t bytes;
-  /** Names the put that it came from: copies of one put have the same. */
+  /** Identifies the put that the copy came from; all copies of one put have the same. */
   uint64_t put_id;
-  /** Address at which its owner listens. */
+  /** Address at which the copy's owner listens. */
   struct nmc_slice_t endpoint;
 } nmc_replica_t;
 
@@ -2919,35 +3004,37 @@ typedef struct nmc_replica_t {
     /* endpoint */ {NULL, 0} \
   }
 
-/** Gets a copy. Returns 0 to end the list. Called on the calling thread; must not throw. */
+/** Receives a copy. Returns 0 to end the list. Called on the calling thread; must not throw. */
 typedef int32_t (*nmc_replica_fn)(void *user, const struct nmc_replica_t *replica);
 
 /**
- * Gets a key, which is valid during the call. Returns 0 to end the list. Called on the calling thread; must not throw.
+ * Receives a key, which is valid during the call only. Returns 0 to end the list. Called on the calling thread; must
+ * not throw.
  */
 typedef int32_t (*nmc_key_fn)(void *user, struct nmc_slice_t key);
 
-/** A segment of the cluster. What it points to is valid during the call. */
+/** A segment of the cluster. What it points to is valid during the callback only. */
 typedef struct nmc_segment_t {
-  /** Size of this struct as the library knows it: what lies behind it is not there. */
+  /** Size of this struct as the library knows it; there are no fields beyond that. */
   uint32_t struct_size;
   /** `NMC_MEDIA_*`. */
   uint32_t media;
   /** `NMC_SEGMENT_*`. */
   uint32_t state;
   /**
-   * Of memory of the host the NUMA node where it begins, as `host` numbers them; of a GPU's the CUDA number of the device in the node's process. As it was when
-   * its node joined: -1 if it had no first page then (memory that is not populated gets pages when values come) and the machine has several NUMA nodes,
-   * if nobody had taken that rank of the store, and for disks.
+   * For host memory, the NUMA node where it begins, as `host` numbers them; for GPU memory, the CUDA number of the
+   * device in the node's process. It is as it was when the node joined. -1 for disks, if the rank of the store had
+   * no holder then, or if the memory had no first page yet (memory that is not populated gets pages when values
+   * come) and the machine has several NUMA nodes.
    */
   int32_t near;
-  /** Bytes in all. */
+  /** Size in bytes. */
   uint64_t capacity;
-  /** Bytes in use, as its node said last. */
+  /** Bytes in use, as last reported by its node. */
   uint64_t used;
-  /** Its name. */
+  /** Name of the segment. */
   struct nmc_slice_t name;
-  /** The machine that has it: the address by which others reach its node. */
+  /** Machine that has the segment: the address by which others reach its node. */
   struct nmc_slice_t host;
   /** 1 if that is this client's machine: both have the same `local_hostname`, or names of the same address. */
   uint32_t here;
@@ -2970,39 +3057,58 @@ typedef struct nmc_segment_t {
     /* reserved */ 0 \
   }
 
-/** Gets a segment. Returns 0 to end the list. Called on the calling thread; must not throw. */
+/** Receives a segment. Returns 0 to end the list. Called on the calling thread; must not throw. */
 typedef int32_t (*nmc_segment_fn)(void *user, const struct nmc_segment_t *segment);
 
-/** What became of a call that was submitted. */
+/** Outcome of a submitted call. */
 typedef struct nmc_client_completion_t {
-  /** What the caller passed with it. */
+  /** What the caller passed to the submitting call. */
   uint64_t token;
   /**
-   * Of a get, the size of the value, also of one for which there was no room; of a batch, of all of them together. Else 0.
+   * For a read, the size of the value, even if there was no room for it, or of the metadata if only that was read;
+   * for a batch of reads, of all values together. Otherwise 0.
    */
   uint64_t bytes;
-  /** What the call would have returned that waits. */
+  /** What the blocking form of the call would have returned. */
   int32_t status;
   /** Zero. */
   uint32_t reserved;
 } nmc_client_completion_t;
 
-/** Copies that a value can have, and so places that `nmc_placement_fn` can choose. */
+/**
+ * A client of a cluster. It puts objects on nodes and reads them from there. It can also be one or more nodes itself,
+ * with memory that it mounts or stores that it attaches; what its own nodes have, it reads without sending a message.
+ *
+ * A get returns every byte of one put of that key, or an error. After a put has returned `NMC_OK`, a get finds the
+ * value until it is removed or evicted, or its owners (the nodes that have it) are lost. After a remove has returned
+ * `NMC_OK`, no get that begins later returns what was there before. A key names one value until it is removed, or
+ * until its owners are away and another value is put under it (docs/cluster.md).
+ *
+ * All functions that take it may be called from any thread at the same time; closing waits for those that are under
+ * way. Every call returns at most 2 s after the `timeout_ms` of the client's config, and submitted calls have the same
+ * time. Values may be in host memory or GPU memory. One of the masters leads; this leader knows which node has which
+ * key. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; and if
+ * it asks a master, `NMC_ERR_PERMISSION` (the token differs, or a certificate is not from the authority) and
+ * `NMC_ERR_VERSION` (masters and client speak different versions).
+ */
+typedef struct nmc_client_t nmc_client_t;
+
+/** Most copies that a value can have, and so the most segments that `nmc_placement_fn` can choose. */
 #define NMC_CLIENT_MAX_COPIES 16
 
-/** A value that is to be placed. What it points to is valid during the call. */
+/** A value to be placed. What it points to is valid during the callback only. */
 typedef struct nmc_placement_t {
-  /** Size of this struct as the library knows it: what lies behind it is not there. */
+  /** Size of this struct as the library knows it; there are no fields beyond that. */
   uint32_t struct_size;
-  /** Copies that the put wants. */
+  /** Number of copies that the put asks for. */
   uint32_t copies;
-  /** Bytes of the value. */
+  /** Size of the value. */
   uint64_t bytes;
-  /** Its key. */
+  /** Key of the value. */
   struct nmc_slice_t key;
   /** The segments of the cluster, as the leader listed them at most a second ago. */
   const struct nmc_segment_t *const *segments;
-  /** How many. */
+  /** Number of segments. */
   size_t n_segments;
 } nmc_placement_t;
 
@@ -3018,140 +3124,127 @@ typedef struct nmc_placement_t {
   }
 
 /**
- * Says where a value goes: stores the numbers of up to `NMC_CLIENT_MAX_COPIES` (16) segments, by their places in `put->segments`, in `out_segments`, each once and the best
- * first, and returns how many. If they are fewer than `put->copies` the leader chooses the others; with 0 all of them. A negative status ends the put with it. Called
- * on the thread that puts or submits, by several at the same time; holds no lock of the library. Must not throw, and must not put.
+ * Chooses where a value goes. Stores up to `NMC_CLIENT_MAX_COPIES` (16) indexes into `put->segments` in
+ * `out_segments`, each once and the best first, and returns how many. If it chooses fewer than `put->copies`, the
+ * leader chooses the rest; with 0, the leader chooses all of them. A negative status ends the put with that status.
+ * Called on the thread that puts or submits, by several threads at the same time, while no lock of the library is
+ * held. Must not throw, and must not put.
  */
 typedef int32_t (*nmc_placement_fn)(void *user, const struct nmc_placement_t *put, uint32_t *out_segments);
 
-/** Is told that `user` is not needed any more. Called once, on whichever thread needed it last; must not throw. */
+/** Called when `user` is not needed any more: once, on the thread that needed it last. Must not throw. */
 typedef void (*nmc_release_fn)(void *user);
 
 /**
- * A client of a cluster: it puts objects on nodes and reads them from there, and can itself be nodes, with memory that it mounts or stores
- * that it attaches. Whatever its nodes have it reads without a message.
+ * Opens a client and stores a handle in `*out_client`. Close it with `nmc_client_close`. It contacts no master yet,
+ * but resolves host names.
  *
- * A key names one value until it is removed, or its owners are away and somebody puts another one (docs/cluster.md). A get returns every byte of one put of that key, or an error. After a put has returned
- * `NMC_OK`, a get finds it until it is removed, evicted, or its owners are lost. After a remove has returned `NMC_OK`, no get that begins
- * later returns what was there before.
- *
- * All functions that take it may be called from any thread at the same time; closing waits for those that are under way. Every call
- * returns at most 2 s after the time that the client's config gives it. What is submitted and not waited for has the same time. Values are
- * host memory, or memory of a GPU. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
- * master `NMC_ERR_PERMISSION` (the token is another, or a certificate is not of the authority) and `NMC_ERR_VERSION` (masters and client speak different versions).
+ * Blocks while host names are resolved. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (the config; the
+ * message says which field), `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (there is neither a token nor certificates, and
+ * not everything is on the loopback device), `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT` (no file descriptor is left),
+ * `NMC_ERR_OS`.
  */
-typedef struct nmc_client_t nmc_client_t;
+nmc_status_t nmc_client_open(const struct nmc_client_config_t *config, struct nmc_client_t **out_client);
 
 /**
- * From now on `placement` says where values go that this client puts: those whose options name no `locations`. NULL takes that back. `release`, if it is not NULL, is
- * called with `user` when nobody calls `placement` with it any more: after the next `nmc_client_set_placement`, or with `nmc_client_close`. It is not called if this fails, or without
- * a `placement`.
+ * Closes a client. Its nodes leave the cluster: values that only they have are not found any more. Mounted memory is
+ * freed; attached stores stay. NULL is fine; in a forked child this does nothing.
  *
- * It is called for each value of a put or a batch before the first of them is sent, on the calling thread, and for those that are submitted before that returns. It is
- * shown the segments as the leader listed them at most a second ago; the put that asks the leader for them waits for that, also a submitted one. A choice
- * that cannot be (a number that is no segment, one that comes twice, more than there is room for) ends that put with `NMC_ERR_INVALID_ARG`; one that is full or gone by
- * then with `NMC_ERR_NO_SPACE`. Copies on a medium (`media_copies`) count on top of it as they do with locations.
- *
- * Thread-safe. Not graph-safe. Statuses: none of its own.
- */
-nmc_status_t nmc_client_set_placement(struct nmc_client_t *client,
-                                      nmc_placement_fn placement,
-                                      void *user,
-                                      nmc_release_fn release);
-
-/**
- * Opens a client and puts a handle into `*out_client`. Nobody is contacted yet, but names of machines are looked up.
- *
- * Thread-safe. Not graph-safe. Closed with `nmc_client_close`. Statuses: `NMC_ERR_INVALID_ARG` (the config; the message names what),
- * `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (neither token nor certificates, and not everything is on the loopback device),
- * `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT` (no descriptor is left), `NMC_ERR_OS`.
- */
-nmc_status_t nmc_client_open(const struct nmc_client_config_t *config,
-                             struct nmc_client_t **out_client);
-
-/**
- * Closes a client. Its nodes leave the cluster: what only they have, nobody finds any more; memory that was mounted is freed, stores that
- * were attached stay. NULL is fine; in a forked child it does nothing.
- *
- * Blocks until calls of other threads have returned: they end early with `NMC_ERR_CANCELLED`. Not graph-safe. Thread-safe: of several
- * callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
+ * Blocks until calls in other threads have returned; they end early with `NMC_ERR_CANCELLED`. Thread-safe: of several
+ * callers, one succeeds. Not graph-safe. Statuses: `NMC_ERR_BUSY` (called inside a callback).
  */
 nmc_status_t nmc_client_close(struct nmc_client_t *client);
 
 /**
- * Gives the cluster memory of this process: a node with a segment of `config->heap_bytes` bytes, named `name`, or `host:port` if that is
- * empty. No other segment in the cluster may have the name. `config` is that of an embedded store (`nmc_store_create` without a
- * world); `page_bytes` 0 is 16 KiB here, since each value takes whole pages. The node evicts by itself what it has no room for, as a store does.
- * With `heap_kind` `NMC_HEAP_CUDA` it is a segment on a GPU, see `nmc_client_attach_store`. With `heap_import` the memory is the program's own, which may use it again when
- * `nmc_client_unmount` or `nmc_client_close` has returned, or this call with an error.
+ * Gives memory of this process to the cluster: makes a node with a segment of `config->heap_bytes` bytes. The segment
+ * is called `name`, or `host:port` if `name` is empty; no other segment in the cluster may have that name. `config` is
+ * that of an embedded store (`nmc_store_create` without a world), except that `page_bytes` 0 means 16 KiB, because
+ * each value takes whole pages. When the segment is full, the node evicts by itself, as a store does.
  *
- * Waits until a master has taken the node as a member. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (this client has such a
- * node), `NMC_ERR_UNAVAILABLE` (no master has taken it in time: none answers, or the name is taken; nothing is left of it), `NMC_ERR_LIMIT` (ports), `NMC_ERR_NO_MEMORY`,
- * `NMC_ERR_OS`, and those of `nmc_store_create`.
+ * With `heap_kind` `NMC_HEAP_CUDA` the segment is on a GPU, see `nmc_client_attach_store`. With `heap_import` the
+ * memory is the program's own. The program may use it again after `nmc_client_unmount` or `nmc_client_close` has
+ * returned, or after this call has returned an error.
+ *
+ * Blocks until a master has accepted the node as a member. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS`
+ * (this client already has a node of that name), `NMC_ERR_UNAVAILABLE` (no master accepted the node in time, because
+ * none answers or the name is taken; nothing of the node is left), `NMC_ERR_LIMIT` (no port is free),
+ * `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`, and those of `nmc_store_create`.
  */
 nmc_status_t nmc_client_mount(struct nmc_client_t *client,
                               struct nmc_slice_t name,
                               const struct nmc_store_config_t *config);
 
 /**
- * Makes a node of a store that the program has: what is put into it, by whomever and in which way, others find; others put to it. Its
- * segments are the heaps of its ranks, named `name`, and with more than one rank `name/rank`, and its tier, `name/ssd`. One process of a world
- * attaches its store. If the tier is opened or closed later the node begins anew with it by itself: for a moment others do not find what only it has.
- * A put with `nmc_store_put` is found elsewhere a moment later (`nmc_client_sync` waits for that), and a remove with
- * `nmc_store_remove` concerns this node's copy alone.
+ * Makes a node of a store that the program has. Others find every value in the store, no matter which program put it
+ * there and how, and put their own values into it. The segments are the heaps of the store's ranks, called `name`, or
+ * `name/rank` if there are several ranks, and its tier, called `name/ssd`. In a world, one process attaches the store.
+ * A value put with `nmc_store_put` is found elsewhere a moment later (`nmc_client_sync` waits for that).
+ * `nmc_store_remove` removes only this node's copy.
  *
- * A store that never was in a cluster, or was empty when it left, is taken with all that is in it. One that was, keeps what it has if it comes
- * back under its name within an hour (`gone_ms`); what was removed meanwhile goes. Otherwise, and if it comes from another cluster, after another
- * store had its name, or under another name and something was removed since, all that is in it is removed: nobody knows what of it should be
- * gone. Open its tier before this call: of a tier that is opened later, what memory does not have goes unless nothing was removed meanwhile.
+ * A store that was never in a cluster, or was empty when it left, keeps all that is in it. A store that returns under
+ * its name within an hour (`gone_ms`) keeps what it has, except what was removed meanwhile. Any other store is
+ * emptied, because it is unknown what in it should be gone: one that returns later, comes from another cluster,
+ * returns after another store had its name, or returns under another name after something was removed.
  *
- * Heaps on a GPU are segments of `NMC_MEDIA_VRAM`. What others put there or read from there goes by way of host memory of this process, 256 MiB each way at a
- * time (one value may be larger): puts and gets wait for that by themselves, until their time is over. Where `protocol` is `rdma`, NIXL moves values from and to the heap itself, as far as it can.
+ * Open the store's tier before this call. If it is opened later, values that only the tier has are dropped, unless
+ * nothing was removed in the meantime. When the tier is opened or closed, the node starts anew with it by itself, and
+ * for a moment others do not find values that only this node has.
  *
- * Waits until a master has taken the node as a member. The store stays open until the client is closed or `nmc_client_unmount` is called, also
- * after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`.
+ * Heaps on a GPU are segments of `NMC_MEDIA_VRAM`. Values that others put there or read from there go through host
+ * memory of this process, up to 256 MiB at a time in each direction (a single value may be larger). Puts and gets wait
+ * for room there by themselves, until their time is over. Where `protocol` is `rdma`, NIXL moves values to and from
+ * the heap directly, as far as it can.
+ *
+ * Blocks until a master has accepted the node as a member. The store stays open until `nmc_client_unmount` or
+ * `nmc_client_close`, even after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`.
  */
 nmc_status_t nmc_client_attach_store(struct nmc_client_t *client,
                                      struct nmc_slice_t name,
                                      struct nmc_store_t *store);
 
 /**
- * Takes a node of this client out of the cluster: nobody finds what only it has any more. Memory that was mounted is freed, a store that was
- * attached stays as it is. `nmc_client_drain` first copies what is only there.
+ * Takes a node of this client out of the cluster: values that only it has are not found any more. Mounted memory is
+ * freed; an attached store stays as it is. To have such values copied to other nodes first, call `nmc_client_drain`.
  *
- * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (this client has no node of that name: only who mounted a segment unmounts it).
+ * Blocks until the node's thread has ended. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (this client
+ * has no node of that name: a segment can only be unmounted by the client that mounted it).
  */
-nmc_status_t nmc_client_unmount(struct nmc_client_t *client,
-                                struct nmc_slice_t name);
+nmc_status_t nmc_client_unmount(struct nmc_client_t *client, struct nmc_slice_t name);
 
 /**
- * Says that values will be put from, or read into, this memory, of the host or of a GPU. With `rdma` it is registered with NIXL, which then moves bytes
- * from and to it without a copy; any other memory is copied through 64 MiB of the library's, and what does not fit there goes by tcp. With `tcp` nothing
- * depends on it. The memory stays as it is until that is taken back. For memory of a GPU set `UCX_MEMTYPE_CACHE=n` before the program starts.
+ * Announces that values will be put from, or read into, this memory, of the host or of a GPU. With `rdma` it is
+ * registered with NIXL, which then moves bytes without a copy; values in any other memory are copied through 64 MiB of
+ * the library's, or go by TCP if they do not fit there. With `tcp` it makes no difference. The memory must stay valid
+ * until `nmc_client_unregister`. For GPU memory, set `UCX_MEMTYPE_CACHE=n` before the program starts.
  *
- * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is registered), `NMC_ERR_UNSUPPORTED` (NIXL does not take it),
- * `NMC_ERR_LIMIT` (others could not be told of as many pieces: register fewer, larger ones), `NMC_ERR_TIMEOUT` (NIXL does not answer),
- * `NMC_ERR_NO_MEMORY`. After an error the memory is not registered.
+ * Blocks while NIXL registers it. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is already
+ * registered), `NMC_ERR_UNSUPPORTED` (NIXL does not accept it), `NMC_ERR_LIMIT` (too many pieces to announce to
+ * others: register fewer, larger ones), `NMC_ERR_TIMEOUT` (NIXL does not answer), `NMC_ERR_NO_MEMORY`. After an error
+ * the memory is not registered.
  */
 nmc_status_t nmc_client_register(struct nmc_client_t *client,
                                  void *memory,
                                  size_t bytes);
 
 /**
- * Takes that back, with the address that was given. No call may use the memory meanwhile.
+ * Undoes `nmc_client_register`; `memory` is the address that was passed there. No call may be using the memory.
  *
- * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`.
+ * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing is registered at that address).
  */
 nmc_status_t nmc_client_unregister(struct nmc_client_t *client, void *memory);
 
 /**
- * Puts a value, which `n` slices of memory make up, under `key`. `options` may be NULL: one copy, wherever the master says. Slices may be memory of a
- * GPU: they are copied to host memory first, on a stream of the library: what your kernels write must be there when this is called.
+ * Puts a value under `key`. The value is the bytes of the `n` slices, one after the other. `options` may be NULL: one
+ * copy, wherever the leader chooses. Slices may be GPU memory. They are copied to host memory first, on a stream of
+ * the library, so whatever your kernels write must be there when you call this.
  *
- * Asks the leader, sends the bytes to each owner, and tells the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (there is a value under the key, or an
- * owner that was chosen has one; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY`, `NMC_ERR_STALE` (it was removed or evicted
- * at once), `NMC_ERR_LIMIT` (4,096 namespaces of the cluster have something, or the nodes have had values of 63 namespaces each), `NMC_ERR_UNAVAILABLE` (no master
- * answers, or no owner that was asked can be reached), `NMC_ERR_TIMEOUT` (after both it may have been put), `NMC_ERR_CANCELLED`,
+ * Blocks: it asks the leader for places, sends the bytes to each owner, and reports to the leader. Thread-safe. Not
+ * graph-safe. Statuses: `NMC_ERR_EXISTS` (there is a value under the key, or a chosen owner has one; the old value
+ * stays), `NMC_ERR_NO_SPACE` (there is no segment, or none has room), `NMC_ERR_BUSY` (try again: a node has no room at
+ * the moment, another put of the key is under way, or a node that may have a copy cannot be reached), `NMC_ERR_STALE`
+ * (the value was removed or evicted at once), `NMC_ERR_LIMIT` (4,096 namespaces of the cluster have values, or the
+ * nodes have each had values of 63 namespaces), `NMC_ERR_UNAVAILABLE` (no master answers, or no owner that was asked
+ * can be reached) and `NMC_ERR_TIMEOUT` (after either of these two the value may have been put), `NMC_ERR_CANCELLED`,
  * `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_client_put(struct nmc_client_t *client,
@@ -3161,13 +3254,17 @@ nmc_status_t nmc_client_put(struct nmc_client_t *client,
                             const struct nmc_replicate_t *options);
 
 /**
- * Reads a value into `n` buffers, one after the other, and stores in `*out_bytes`, if that is not NULL, how many bytes it has.
- * If the buffers have room for fewer, that is `NMC_ERR_TOO_SMALL`, and `*out_bytes` is the size all the same. Buffers may be memory of a GPU: the value comes
- * to host memory and is copied there when it is whole, and that is done when this returns.
+ * Reads a value into `n` buffers, one after the other, and stores its size in `*out_bytes`, if not NULL. If the
+ * buffers are too small, this returns `NMC_ERR_TOO_SMALL`, and `*out_bytes` is the size in that case too. Buffers may
+ * be GPU memory: the value is received in host memory and copied when it is complete, and the copy is done when this
+ * returns.
  *
- * What a node of this client has costs no message. Else the leader is asked where it is, unless that is remembered, and an owner for the
- * bytes; if that one fails, the next. What the buffers hold after an error is not defined. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
- * `NMC_ERR_TOO_SMALL`, `NMC_ERR_UNAVAILABLE` (no master answers, or a new one is still being told what there is), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_NO_MEMORY`.
+ * A value that a node of this client has costs no message. Otherwise this blocks: it asks the leader where the value
+ * is, unless the client remembers that, and then asks an owner for the bytes; if that owner fails, it asks the next
+ * one. After an error the contents of the buffers are undefined. Thread-safe. Not graph-safe. Statuses:
+ * `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_UNAVAILABLE` (no master answers, or a new one does not know yet
+ * what the nodes have), `NMC_ERR_CORRUPT` (the owners keep checksums, and every copy that was read was damaged),
+ * `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_client_get(struct nmc_client_t *client,
                             struct nmc_slice_t key,
@@ -3176,12 +3273,14 @@ nmc_status_t nmc_client_get(struct nmc_client_t *client,
                             uint64_t *out_bytes);
 
 /**
- * Puts `n` values. With `counts` NULL `slices[i]` is the value of `keys[i]`; else the first `counts[0]` slices make up that of `keys[0]`, the next `counts[1]` that
- * of `keys[1]`, and so on. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. A failed one does not stop the others.
- * They are put at the same time: if a key is named twice, both may succeed, and a get returns one of the two values. Values in memory of a GPU are put 64 MiB
- * at a time.
+ * Puts `n` values. If `counts` is NULL, `slices[i]` is the value of `keys[i]`. Otherwise the first `counts[0]` slices
+ * are the value of `keys[0]`, the next `counts[1]` slices that of `keys[1]`, and so on. `options` is as for
+ * `nmc_client_put`, and the same for all. `out_statuses[i]`, if `out_statuses` is not NULL, is the outcome for
+ * `keys[i]`. One that fails does not stop the others. The values are put at the same time: if a key appears twice,
+ * both puts may succeed, and a get returns one of the two values.
  *
- * Up to 256 are under way together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the status of the first that did not.
+ * Blocks until all have ended; up to 256 are under way together. Values in GPU memory are put 64 MiB at a time.
+ * Thread-safe. Not graph-safe. Returns `NMC_OK` if all succeeded, otherwise the status of the first one that did not.
  * Statuses as for `nmc_client_put`.
  */
 nmc_status_t nmc_client_put_batch(struct nmc_client_t *client,
@@ -3193,12 +3292,13 @@ nmc_status_t nmc_client_put_batch(struct nmc_client_t *client,
                                   nmc_status_t *out_statuses);
 
 /**
- * Reads `n` values: that of `keys[i]` into `buffers[i]`, or with `counts` into as many of the buffers, one after the other, as `nmc_client_put_batch` takes slices.
- * `out_bytes[i]`, if `out_bytes` is not NULL, is how many bytes it has, and
- * `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. Values that go to memory of a GPU are read 64 MiB at a time.
+ * Reads `n` values. If `counts` is NULL, the value of `keys[i]` goes into `buffers[i]`; otherwise each value goes into
+ * several buffers, one after the other, counted as in `nmc_client_put_batch`. `out_bytes[i]`, if `out_bytes` is not
+ * NULL, is the size of the value of `keys[i]`, and `out_statuses[i]`, if `out_statuses` is not NULL, is its outcome.
  *
- * Where they are is asked for 256 at once, and as many are read together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all were read, else
- * the status of the first that was not. Statuses as for `nmc_client_get`.
+ * Blocks until all have ended. It asks where up to 256 values are at once, and reads as many together; values that go
+ * to GPU memory are read 64 MiB at a time. Thread-safe. Not graph-safe. Returns `NMC_OK` if all were read, otherwise
+ * the status of the first one that was not. Statuses as for `nmc_client_get`.
  */
 nmc_status_t nmc_client_get_batch(struct nmc_client_t *client,
                                   const struct nmc_slice_t *keys,
@@ -3209,17 +3309,19 @@ nmc_status_t nmc_client_get_batch(struct nmc_client_t *client,
                                   nmc_status_t *out_statuses);
 
 /**
- * Whether there is a value under `key`: `NMC_OK` or `NMC_ERR_NOT_FOUND`.
+ * Checks whether there is a value under `key`. Returns `NMC_OK` or `NMC_ERR_NOT_FOUND`.
  *
- * Asks the leader, unless a node of this client has it. Thread-safe. Not graph-safe. Statuses besides: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * Blocks while it asks the leader, unless a node of this client has the value. Thread-safe. Not graph-safe. Other
+ * statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
  */
-nmc_status_t nmc_client_exists(struct nmc_client_t *client,
-                               struct nmc_slice_t key);
+nmc_status_t nmc_client_exists(struct nmc_client_t *client, struct nmc_slice_t key);
 
 /**
- * The same for `n` keys: `out_statuses[i]` is `NMC_OK` or `NMC_ERR_NOT_FOUND`, or why it could not be found out.
+ * Checks whether there are values under `n` keys. `out_statuses[i]` is `NMC_OK` or `NMC_ERR_NOT_FOUND`, or why it
+ * could not be found out.
  *
- * Asks the leader once for 256. Thread-safe. Not graph-safe. Returns `NMC_OK` if it was found out for all, whether they are there or not.
+ * Blocks while it asks the leader, once for every 256 keys. Thread-safe. Not graph-safe. Returns `NMC_OK` if it found
+ * out about all keys, whether they exist or not. Other statuses as for `nmc_client_exists`.
  */
 nmc_status_t nmc_client_exists_batch(struct nmc_client_t *client,
                                      const struct nmc_slice_t *keys,
@@ -3227,9 +3329,10 @@ nmc_status_t nmc_client_exists_batch(struct nmc_client_t *client,
                                      nmc_status_t *out_statuses);
 
 /**
- * Calls `callback` with each copy of an object that the leader lists.
+ * Calls `callback` for each copy of an object that the leader lists, until the callback returns 0.
  *
- * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * Blocks while it asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`,
+ * `NMC_ERR_TIMEOUT`.
  */
 nmc_status_t nmc_client_query(struct nmc_client_t *client,
                               struct nmc_slice_t key,
@@ -3237,19 +3340,21 @@ nmc_status_t nmc_client_query(struct nmc_client_t *client,
                               void *user);
 
 /**
- * Calls `callback` with each segment of the cluster.
+ * Calls `callback` for each segment of the cluster, until the callback returns 0.
  *
- * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * Blocks while it asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
  */
 nmc_status_t nmc_client_segments(struct nmc_client_t *client, nmc_segment_fn callback, void *user);
 
 /**
- * Calls `callback` with the keys of the client's namespace that begin with `prefix`, which may be empty, one page a call and in no particular order.
- * `*cursor` is 0 at first; each call moves it, and it is 0 again after the last page. A page may have no key although there are more. Keys that
- * come or go meanwhile may or may not be seen; what stays is seen once, unless another master takes the lead: then begin again. If `callback`
- * ends the list the cursor stays, and the next call begins with the same page.
+ * Lists the keys of the client's namespace that begin with `prefix`, one page per call: calls `callback` with each
+ * key, in no particular order. `prefix` may be empty. Start with 0 in `*cursor`. Each call moves it, and it is 0 again
+ * after the last page. A page may be empty although more follow. Keys that come or go meanwhile may or may not be
+ * seen; keys that stay are seen once, unless another master takes the lead: then start again. If `callback` returns 0,
+ * the cursor stays, and the next call begins with the same page.
  *
- * Asks the leader, once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
+ * Blocks while it asks the leader, once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`,
+ * `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_client_keys(struct nmc_client_t *client,
                              struct nmc_slice_t prefix,
@@ -3258,20 +3363,25 @@ nmc_status_t nmc_client_keys(struct nmc_client_t *client,
                              void *user);
 
 /**
- * Waits until others find everything that was stored in this client's nodes before, by `nmc_store_put` too.
+ * Waits until others can find everything that was stored in this client's nodes before the call, including values put
+ * with `nmc_store_put`.
  *
- * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_STALE` (a node was away for so long that it is emptied as it
- * comes back: what was stored in it before is gone).
+ * Blocks until the leader has heard of it. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`,
+ * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_STALE` (a node was away for so long that it is emptied when it comes back: what was
+ * stored in it before is gone).
  */
 nmc_status_t nmc_client_sync(struct nmc_client_t *client);
 
 /**
- * Reads what the writer of a value said about it (`metadata` of `nmc_replicate_t` or `nmc_put_options_t`) into `buffer`, and stores its size in `*out_bytes`, if that is not
- * NULL: 0 if that was nothing. With `capacity` 0 and `out_bytes` it only tells the size. If the buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any.
+ * Reads the metadata of a value into `buffer`: what was passed as `metadata` of `nmc_replicate_t` or
+ * `nmc_put_options_t` when it was put. Stores its size in `*out_bytes`, if not NULL; 0 if there is none. With
+ * `capacity` 0 and `out_bytes` this only stores the size. If the buffer is too small, this stores only the size and
+ * returns `NMC_ERR_TOO_SMALL`; `NMC_MAX_METADATA` bytes are always enough.
  *
- * What a node of this client has costs no message. Else an owner is asked, as for `nmc_client_get`, and sends no byte of the value; what it has on disk only it reads
- * from there. It does not count as having been read; a value that another node has on disk alone comes into
- * its memory for that. Thread-safe. Not graph-safe. Statuses as for `nmc_client_get`.
+ * If a node of this client has the value, this costs no message, and metadata that is only on disk is read from there.
+ * Otherwise it blocks: it asks an owner, as `nmc_client_get` does, which sends no byte of the value. If that node has
+ * the value only on disk, the value comes into its memory. The call does not count as a read of the value.
+ * Thread-safe. Not graph-safe. Statuses as for `nmc_client_get`.
  */
 nmc_status_t nmc_client_get_metadata(struct nmc_client_t *client,
                                      struct nmc_slice_t key,
@@ -3280,11 +3390,13 @@ nmc_status_t nmc_client_get_metadata(struct nmc_client_t *client,
                                      size_t *out_bytes);
 
 /**
- * The same for `n` values: what was said about `keys[i]` goes into `buffers[i]`. `out_bytes[i]`, if `out_bytes` is not NULL, is how many bytes that is, and
- * `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it.
+ * Reads the metadata of `n` values, that of `keys[i]` into `buffers[i]`; otherwise like `nmc_client_get_metadata`.
+ * `out_bytes[i]`, if `out_bytes` is not NULL, is the size of the metadata, and `out_statuses[i]`, if `out_statuses` is
+ * not NULL, is the outcome for `keys[i]`.
  *
- * Where they are is asked for 256 at once, and as many are asked together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all were read, else
- * the status of the first that was not. Statuses as for `nmc_client_get`.
+ * Blocks until all have ended. It asks where up to 256 values are at once, and reads as many together. Thread-safe.
+ * Not graph-safe. Returns `NMC_OK` if all were read, otherwise the status of the first one that was not. Statuses as
+ * for `nmc_client_get`.
  */
 nmc_status_t nmc_client_get_metadata_batch(struct nmc_client_t *client,
                                            const struct nmc_slice_t *keys,
@@ -3294,8 +3406,8 @@ nmc_status_t nmc_client_get_metadata_batch(struct nmc_client_t *client,
                                            nmc_status_t *out_statuses);
 
 /**
- * Reads what was said about a value like `nmc_client_get_metadata` and does not wait; see `nmc_client_submit_put`. The buffer is the library's until the completion was taken,
- * whose `bytes` are the size of the metadata.
+ * Submits a read of a value's metadata, like `nmc_client_get_metadata`, and returns; see `nmc_client_submit_put`. The
+ * buffer is the library's until the completion has been taken. `bytes` of the completion is the size of the metadata.
  *
  * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of `nmc_client_get`.
  */
@@ -3306,10 +3418,11 @@ nmc_status_t nmc_client_submit_get_metadata(struct nmc_client_t *client,
                                             uint64_t token);
 
 /**
- * Reads a value like `nmc_client_get`, and what its writer said about it into `metadata`, both of the same put. `*out_metadata_bytes`, if it is not NULL, is the size of
- * that; if it has no room there the status is `NMC_ERR_TOO_SMALL`, as if the buffers were too small, and both sizes are stored if the value fits.
+ * Reads a value like `nmc_client_get`, and its metadata into `metadata`; both are of the same put.
+ * `*out_metadata_bytes`, if not NULL, is the size of the metadata. If `metadata` is too small for it, this returns
+ * `NMC_ERR_TOO_SMALL`, as it does when the buffers are too small, and both sizes are stored if the value fits.
  *
- * Costs no message more than `nmc_client_get`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_get`.
+ * Costs no more messages than `nmc_client_get`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_get`.
  */
 nmc_status_t nmc_client_get_with_metadata(struct nmc_client_t *client,
                                           struct nmc_slice_t key,
@@ -3320,24 +3433,28 @@ nmc_status_t nmc_client_get_with_metadata(struct nmc_client_t *client,
                                           size_t *out_metadata_bytes);
 
 /**
- * Removes an object everywhere. With 0 as `flags` it waits until every owner has dropped it; `NMC_IN_PROGRESS` if one of them is away and the
- * master has no etcd to note that in: until that one is back, its own programs and clients that remember its place may still read the value.
- * `NMC_REMOVE_ASYNC` does not wait.
+ * Removes an object from all nodes. With `flags` 0 it waits until every owner has dropped the object. It returns
+ * `NMC_IN_PROGRESS` if an owner is away and the master has no etcd to record the removal in: until that owner is back,
+ * its own programs, and clients that remember where the value is, may still read it. With `NMC_REMOVE_ASYNC` it does
+ * not wait for the owners. Reads that have begun finish.
  *
- * Asks the leader. Whoever reads it finishes. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (it may have been
- * removed), `NMC_ERR_CANCELLED`. If the leader was lost in the middle and the next one knows of nothing under the key it is `NMC_OK`: it is gone, and nobody
- * can tell whether it was there.
+ * Blocks while it asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`,
+ * `NMC_ERR_TIMEOUT` (the object may have been removed), `NMC_ERR_CANCELLED`. If the leader is lost during the call and
+ * the next one knows nothing under the key, the status is `NMC_OK`: the object is gone, and it is unknown whether it
+ * existed.
  */
 nmc_status_t nmc_client_remove(struct nmc_client_t *client,
                                struct nmc_slice_t key,
                                uint32_t flags);
 
 /**
- * Removes `n` objects: like `nmc_client_remove`, with the same `flags` for all. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of `keys[i]`: `NMC_OK`,
- * `NMC_IN_PROGRESS`, `NMC_ERR_NOT_FOUND`, or why it failed. A failed one does not stop the others. If a key is named twice one of the two may be `NMC_ERR_NOT_FOUND`.
+ * Removes `n` objects, like `nmc_client_remove`, with the same `flags` for all. `out_statuses[i]`, if `out_statuses`
+ * is not NULL, is the outcome for `keys[i]`: `NMC_OK`, `NMC_IN_PROGRESS`, `NMC_ERR_NOT_FOUND`, or why it failed. One
+ * that fails does not stop the others. If a key appears twice, one of the two may be `NMC_ERR_NOT_FOUND`.
  *
- * Up to 256 are under way together. Thread-safe. Not graph-safe. Returns the status of the first that failed; if none did, `NMC_IN_PROGRESS` if that is one's, else `NMC_OK`.
- * Statuses as for `nmc_client_remove`.
+ * Blocks as `nmc_client_remove` does; up to 256 are under way together. Thread-safe. Not graph-safe. Returns the
+ * status of the first one that failed; if none failed, `NMC_IN_PROGRESS` if that is the status of any, otherwise
+ * `NMC_OK`. Statuses as for `nmc_client_remove`.
  */
 nmc_status_t nmc_client_remove_batch(struct nmc_client_t *client,
                                      const struct nmc_slice_t *keys,
@@ -3346,22 +3463,47 @@ nmc_status_t nmc_client_remove_batch(struct nmc_client_t *client,
                                      nmc_status_t *out_statuses);
 
 /**
- * Removes all objects of the client's namespace, or with `NMC_REMOVE_EVERYWHERE` of all of them, in one step. Otherwise like
- * `nmc_client_remove`; that there was none is no error.
+ * Removes all objects of the client's namespace in one step, or of all namespaces with `NMC_REMOVE_EVERYWHERE`.
+ * Otherwise like `nmc_client_remove`, except that it is no error if there are none.
  */
-nmc_status_t nmc_client_remove_all(struct nmc_client_t *client,
-                                   uint32_t flags);
+nmc_status_t nmc_client_remove_all(struct nmc_client_t *client, uint32_t flags);
 
 /**
- * Closes a segment and has what is only there copied to other nodes. Nobody stores there any more: values of others go to other nodes, and puts
- * of the node's own programs to other ranks of its store, or, if they name this one or there is no other, end with `NMC_ERR_NO_SPACE`. It waits up to
- * `timeout_ms` until nothing is left to copy, 0 not at all, -1 for as long as it takes. `NMC_IN_PROGRESS` means that copying goes on, or that a put which had begun has not ended;
- * `nmc_last_error_message` says then what is left, the first objects by their names. `*out_left`, if `out_left` is not NULL, is how many objects are left, as far as that
- * is known. Call it again until it returns `NMC_OK`, then unmount, which opens an attached store again; or `nmc_client_undrain`. A new leader knows of no drain: the segment is open
- * until this is called again, or asks again while it waits.
+ * Sets a function that chooses where the values go that this client puts, unless their options name `locations`. A
+ * NULL `placement` removes it. `release`, if not NULL, is called with `user` when `placement` will not be called with
+ * it any more: after the next `nmc_client_set_placement`, or during `nmc_client_close`. If this call fails, or
+ * `placement` is NULL, `release` is not called.
  *
- * Asks the leader; while it waits also again if none answers. Returns at most 2 s after `timeout_ms` or the client's time, whichever is later. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment),
- * `NMC_ERR_BUSY` (too many are being drained), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`.
+ * The function is called on the calling thread, for each value of a put or batch before the first of them is sent, and
+ * for submitted values before the submitting call returns. It sees the segments as the leader listed them at most a
+ * second ago; a put that has to ask the leader for that list waits for it, even one that is submitted. An invalid
+ * choice (a number that is no segment, one that appears twice, or more than there is room for) ends that put with
+ * `NMC_ERR_INVALID_ARG`; a segment that is full or gone by then ends it with `NMC_ERR_NO_SPACE`. Copies on a medium
+ * (`media_copies`) come on top of the chosen ones, as they do with locations.
+ *
+ * Does not block. Thread-safe. Not graph-safe. Statuses: none of its own.
+ */
+nmc_status_t nmc_client_set_placement(struct nmc_client_t *client,
+                                      nmc_placement_fn placement,
+                                      void *user,
+                                      nmc_release_fn release);
+
+/**
+ * Closes a segment, and has values that are only there copied to other nodes. From now on nothing is stored there.
+ * Values of others go to other nodes. Puts of the node's own programs go to other ranks of its store; if they name
+ * this rank, or there is no other, they end with `NMC_ERR_NO_SPACE`.
+ *
+ * Waits up to `timeout_ms` until nothing is left to copy: 0 does not wait, -1 waits as long as it takes. Returns
+ * `NMC_IN_PROGRESS` if copying goes on, or if a put that had begun has not ended; `nmc_last_error_message` then says
+ * what is left, and names the first objects. `*out_left`, if `out_left` is not NULL, is how many objects are left, as
+ * far as that is known. Call this again until it returns `NMC_OK`, then call `nmc_client_unmount`, which opens an
+ * attached store for puts again. To give up instead, call `nmc_client_undrain`. A new leader does not know about the
+ * drain: the segment is open until this function is called again. A call that is waiting asks again by itself.
+ *
+ * Blocks while it asks the leader. A call that waits asks again if no leader answers. It returns at most 2 s after
+ * `timeout_ms` or the client's own timeout, whichever is later. Thread-safe. Not graph-safe. Statuses:
+ * `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_BUSY` (64 other segments are being drained),
+ * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`.
  */
 nmc_status_t nmc_client_drain(struct nmc_client_t *client,
                               struct nmc_slice_t segment,
@@ -3369,23 +3511,30 @@ nmc_status_t nmc_client_drain(struct nmc_client_t *client,
                               uint64_t *out_left);
 
 /**
- * Gives a drain up: the segment takes values again, of others at once and of its own programs when its node has heard of it, within a second or two. Copies that were made
- * stay. Whoever waits in `nmc_client_drain` for the same segment closes it again.
+ * Gives up a drain: the segment accepts values again, from others at once, and from its node's own programs as soon as
+ * the node has heard of it, within a second or two. Copies that were made stay. If a thread is waiting in
+ * `nmc_client_drain` for the same segment, it closes the segment again.
  *
- * Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * Blocks while it asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such
+ * segment), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
  */
 nmc_status_t nmc_client_undrain(struct nmc_client_t *client,
                                 struct nmc_slice_t segment);
 
 /**
- * Puts a value like `nmc_client_put` and does not wait: when it has ended a completion with `token` is queued, which
- * `nmc_client_completions` takes. Until that was taken, or `nmc_client_close` has returned, the bytes of the value stay as they are; key, slices and
- * options need be valid for this call only. The time that the call may take begins now. Memory of a GPU goes by way of host memory: what is put
- * from there is copied before this returns, of a batch the first 64 MiB; the rest of it, and what is read, by whichever thread drives.
+ * Submits a put like `nmc_client_put` and returns. When the put has ended, a completion with `token` is queued, and
+ * `nmc_client_completions` takes it. The bytes of the value must stay as they are until the completion has been taken
+ * or `nmc_client_close` has returned. Key, slices and options need to be valid only during this call. The time that
+ * the put may take starts now.
  *
- * Does not block, except for that copy, for the memory to note it and, where a placement is set, for the list of segments, which may be a second old. Thread-safe. Not graph-safe. An error means that nothing was submitted and there will be
- * no completion. Statuses: `NMC_ERR_BUSY` (`NMC_CLIENT_MAX_SUBMITTED` are submitted: take completions first), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`. The completion has
- * those of `nmc_client_put`.
+ * GPU memory goes through host memory. Values that are put are copied there before this returns, of a batch the first
+ * 64 MiB. The rest of a batch, and values that are read, are copied by the thread that drives the client (see
+ * `nmc_client_completions`).
+ *
+ * Does not block, except for that copy, for memory to keep track of the call, and, if a placement is set, for the list
+ * of segments, which may be a second old. Thread-safe. Not graph-safe. After an error nothing has been submitted, and
+ * no completion comes. Statuses: `NMC_ERR_BUSY` (`NMC_CLIENT_MAX_SUBMITTED` calls are submitted: take completions
+ * first), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`. The completion has those of `nmc_client_put`.
  */
 nmc_status_t nmc_client_submit_put(struct nmc_client_t *client,
                                    struct nmc_slice_t key,
@@ -3395,8 +3544,9 @@ nmc_status_t nmc_client_submit_put(struct nmc_client_t *client,
                                    uint64_t token);
 
 /**
- * Reads a value like `nmc_client_get` and does not wait; see `nmc_client_submit_put`. The buffers are the library's until the completion was taken,
- * which has the size of the value. What a node of this client has is in the buffers when this returns, and its completion is queued.
+ * Submits a read like `nmc_client_get` and returns; see `nmc_client_submit_put`. The buffers are the library's until
+ * the completion has been taken. `bytes` of the completion is the size of the value. If a node of this client has the
+ * value, it is in the buffers when this returns, and the completion is queued.
  *
  * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of `nmc_client_get`.
  */
@@ -3407,9 +3557,10 @@ nmc_status_t nmc_client_submit_get(struct nmc_client_t *client,
                                    uint64_t token);
 
 /**
- * Removes an object like `nmc_client_remove` and does not wait; see `nmc_client_submit_put`.
+ * Submits a remove like `nmc_client_remove` and returns; see `nmc_client_submit_put`.
  *
- * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of `nmc_client_remove`.
+ * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of
+ * `nmc_client_remove`.
  */
 nmc_status_t nmc_client_submit_remove(struct nmc_client_t *client,
                                       struct nmc_slice_t key,
@@ -3417,8 +3568,9 @@ nmc_status_t nmc_client_submit_remove(struct nmc_client_t *client,
                                       uint64_t token);
 
 /**
- * Puts `n` values like `nmc_client_put_batch` and does not wait; see `nmc_client_submit_put`. One completion is queued when all have ended. `out_statuses`, if it
- * is not NULL, is the library's until then, like the values; so are items that could not be one, which have their status there.
+ * Submits `n` puts like `nmc_client_put_batch` and returns; see `nmc_client_submit_put`. One completion is queued when
+ * all have ended. Until it has been taken, `out_statuses`, if not NULL, is the library's, and the values must stay as
+ * they are. An invalid item does not stop the others; its status is in `out_statuses`.
  *
  * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`.
  */
@@ -3432,8 +3584,9 @@ nmc_status_t nmc_client_submit_put_batch(struct nmc_client_t *client,
                                          nmc_status_t *out_statuses);
 
 /**
- * Reads `n` values like `nmc_client_get_batch` and does not wait; see `nmc_client_submit_get`. One completion is queued when all have ended. `out_bytes` and
- * `out_statuses`, if they are not NULL, are the library's until then, like the buffers.
+ * Submits `n` reads like `nmc_client_get_batch` and returns; see `nmc_client_submit_get`. One completion is queued
+ * when all have ended. Until it has been taken, the buffers are the library's, and so are `out_bytes` and
+ * `out_statuses` if not NULL.
  *
  * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`.
  */
@@ -3447,8 +3600,8 @@ nmc_status_t nmc_client_submit_get_batch(struct nmc_client_t *client,
                                          nmc_status_t *out_statuses);
 
 /**
- * Removes `n` objects like `nmc_client_remove_batch` and does not wait; see `nmc_client_submit_put`. One completion is queued when all have ended. `out_statuses`, if it
- * is not NULL, is the library's until then.
+ * Submits `n` removes like `nmc_client_remove_batch` and returns; see `nmc_client_submit_put`. One completion is
+ * queued when all have ended. Until it has been taken, `out_statuses`, if not NULL, is the library's.
  *
  * Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`.
  */
@@ -3460,11 +3613,15 @@ nmc_status_t nmc_client_submit_remove_batch(struct nmc_client_t *client,
                                             nmc_status_t *out_statuses);
 
 /**
- * Takes completions of what was submitted, the oldest first, at most `capacity`; stores their number in `*out_n`. None is ever lost. If there is
- * none, it waits for one up to `timeout_ms` (0 not at all, -1 as long as anything is under way), and drives the connections
- * meanwhile: unless the client has `NMC_CLIENT_THREAD`, what is submitted goes on only while some thread is in this call, or in one that waits for an answer.
+ * Takes completions of submitted calls, oldest first and at most `capacity`, and stores their number in `*out_n`. None
+ * is ever lost. If there are none, it waits for one up to `timeout_ms`: 0 does not wait, -1 waits as long as any call
+ * is under way.
  *
- * Thread-safe. Not graph-safe. That none came in time is `NMC_OK` with 0 in `*out_n`. Statuses: none of its own.
+ * This call also drives the connections. Unless the client has `NMC_CLIENT_THREAD`, submitted calls make progress only
+ * while some thread is in this call, or in another call of the client that waits for an answer.
+ *
+ * Blocks up to `timeout_ms`. Thread-safe. Not graph-safe. If no completion comes in time, it returns `NMC_OK` with 0
+ * in `*out_n`. Statuses: none of its own.
  */
 nmc_status_t nmc_client_completions(struct nmc_client_t *client,
                                     struct nmc_client_completion_t *out_completions,
@@ -3473,40 +3630,47 @@ nmc_status_t nmc_client_completions(struct nmc_client_t *client,
                                     size_t *out_n);
 
 /**
- * Stores a descriptor in `*out_fd` that is readable (poll, epoll) when `nmc_client_completions` should be called with 0 as `timeout_ms`: a completion is queued,
- * something has arrived, or it is time to ask again. A completion need not come of every such call. It belongs to the client: do not close it,
- * and do not read from it. Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_OS`.
+ * Stores a file descriptor in `*out_fd` for poll or epoll. It is readable when you should call
+ * `nmc_client_completions` with `timeout_ms` 0: a completion is queued, something has arrived, or it is time to ask
+ * again. Not every such call yields a completion. The descriptor belongs to the client: do not close it, and do not
+ * read from it. Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_OS`.
  */
-nmc_status_t nmc_client_event_fd(struct nmc_client_t *client,
-                                 int32_t *out_fd);
+nmc_status_t nmc_client_event_fd(struct nmc_client_t *client, int32_t *out_fd);
 
 /**
- * Ends what was submitted with this token and is under way: its completion is queued when this returns, with `NMC_ERR_CANCELLED`, or, if it was just ending, with what
- * became of it, and for a batch with the status of the first item that had failed before. Its memory is
- * not touched any more. A put or a remove may have been done all the same; nothing is sent for it after this, but that a put is revoked.
+ * Ends the calls that were submitted with `token` and are under way. When this returns, their completions are queued:
+ * with `NMC_ERR_CANCELLED`, or with its own outcome if a call was just ending, or, for a batch, with the status of the
+ * first item that had failed before. The library does not touch their memory any more. A put or remove may have taken
+ * effect anyway. Nothing more is sent for it, except that a put is revoked.
  *
- * Waits for nobody but a thread of this process that is just noting what became of it. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing with that
- * token is under way; its completion may wait to be taken), `NMC_ERR_NO_MEMORY`.
+ * Does not block, except for a thread of this process that is just recording an outcome. Thread-safe. Not graph-safe.
+ * Statuses: `NMC_ERR_NOT_FOUND` (no call with that token is under way; its completion may be waiting to be taken),
+ * `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_client_cancel(struct nmc_client_t *client,
                                uint64_t token);
 
 /**
- * Makes a handle of a store, in the same namespace, whose reads go on to the cluster, and puts it into `*out_store`: what neither memory nor
- * disk has is read from whichever node has it under the same key, in the namespace of the same name. The store need not be a node itself.
- * `store` stays as it is, and a miss of it costs no message. Handles that `nmc_store_namespace` makes of the new one go on to the cluster
- * too.
+ * Makes a handle of a store whose reads continue in the cluster, and stores it in `*out_store`. It is in the same
+ * namespace as `store`. Values that the store has neither in memory nor on disk are read from any node that has them,
+ * under the same key, in the namespace of the same name. The store need not be a node itself. `store` stays as it is,
+ * and its misses cost no message. Handles that `nmc_store_namespace` makes from the new handle read from the cluster
+ * too. Destroy the handle with `nmc_store_destroy`.
  *
- * `get`, `get_into`, `get_slices`, `get_strided` and `get_into_batch` read from there, also into device memory (by way of host memory, as
- * parts of a value do); `get_metadata` asks a node; `exists`, `exists_batch` and `match_prefix` ask the leader, for 256 keys at once, and say
- * `NMC_OBJECT_ELSEWHERE`. All else is about this store alone: pins, locations, waits, watches, touch, retain, iteration, removes and puts. An object that is being
- * written here is `NMC_NOT_READY`, whoever has it. What was read is kept on this client's first node with `NMC_CLIENT_KEEP_COPIES`.
+ * These read from the cluster: `get`, `get_into`, `get_slices`, `get_strided` and `get_into_batch`, also into device
+ * memory (through host memory, as are parts of a value); `get_metadata`, which asks a node; and `exists`,
+ * `exists_batch` and `match_prefix`, which ask the leader for 256 keys at once and return `NMC_OBJECT_ELSEWHERE`.
+ * Everything else concerns only this store: pins, locations, waits, watches, touch, retain, iteration, removes and
+ * puts. An object that is being written here is `NMC_NOT_READY`, even if a node has it. With `NMC_CLIENT_KEEP_COPIES`,
+ * values that were read are kept on this client's first node.
  *
- * A read that goes on takes up to `timeout_ms` (-1 for the client's `timeout_ms`) and 2 s, and has the statuses of `nmc_client_get` besides: if no master
- * answers, `NMC_ERR_UNAVAILABLE` or `NMC_ERR_TIMEOUT` and not `NMC_ERR_NOT_FOUND`, since nobody knows. `nmc_store_cancel` and destroy of the
- * handle end it with `NMC_ERR_CANCELLED`, and so does `nmc_client_close`; after that the handle is one like `store`. They may be closed in any order.
+ * A read that continues in the cluster takes up to `timeout_ms` (-1 for the client's `timeout_ms`) plus 2 s. It can
+ * also return the statuses of `nmc_client_get`. If no master answers, that is `NMC_ERR_UNAVAILABLE` or
+ * `NMC_ERR_TIMEOUT` and not `NMC_ERR_NOT_FOUND`, because it is unknown whether the value exists. `nmc_store_cancel`
+ * and `nmc_store_destroy` of the handle end such reads with `NMC_ERR_CANCELLED`, and so does `nmc_client_close`; after
+ * that the handle behaves like `store`. Client, handle and store may be closed in any order.
  *
- * Asks nobody itself. Thread-safe. Not graph-safe. Destroyed with `nmc_store_destroy`. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`.
+ * Does not block, and asks no master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_client_open_store(struct nmc_client_t *client,
                                    struct nmc_store_t *store,
@@ -3858,7 +4022,7 @@ typedef struct nmc_kv_open_t {
   struct nmc_slice_t name;
   /**
    * Hashes of its full blocks, if the program computed them; NULL to let the cache do it. With `NMC_KV_HASH_XXH3`
-   * tokens are needed all the same.
+   * the tokens are needed as well.
    */
   const struct nmc_kv_hash_t *hashes;
   /** How many: `n_tokens` / `tokens_per_block`. */
@@ -3936,11 +4100,11 @@ typedef struct nmc_kv_room_t {
   uint32_t struct_size;
   /** Whose blocks these are: a group with blocks of its own, or `NMC_KV_GROUPS_ALL`. */
   uint32_t group;
-  /** Blocks that were wanted. */
+  /** Blocks that were needed. */
   uint64_t needed;
-  /** Blocks that nobody has. */
+  /** Free blocks. */
   uint64_t free;
-  /** Cached blocks that nobody holds; they were not enough together with the free ones. */
+  /** Cached blocks that no sequence or pin holds; together with the free ones they were not enough. */
   uint64_t evictable;
 } nmc_kv_room_t;
 
@@ -4038,9 +4202,9 @@ typedef struct nmc_kv_stats_t {
   uint64_t total;
   /** Blocks that sequences and pins hold. */
   uint64_t used;
-  /** Cached blocks that nobody holds. */
+  /** Cached blocks that no sequence or pin holds. */
   uint64_t idle;
-  /** Blocks that nobody has. */
+  /** Free blocks: neither held nor cached. */
   uint64_t free;
   /** Blocks that the prefix index has, held or idle. */
   uint64_t published;
@@ -4058,7 +4222,7 @@ typedef struct nmc_kv_stats_t {
   uint64_t deduplicated;
   /** Memory of the arena: bytes of all blocks in all groups. */
   uint64_t arena_bytes;
-  /** Memory of the books. */
+  /** Memory of the cache's own records, in bytes. */
   uint64_t metadata_bytes;
   /** 1 - the longest free run / the free blocks. */
   float fragmentation;
@@ -4104,9 +4268,9 @@ typedef struct nmc_kv_group_stats_t {
   uint64_t total;
   /** Blocks that sequences and pins hold. */
   uint64_t used;
-  /** Blocks that a later sequence could use, and that nobody holds. */
+  /** Blocks that a later sequence could use, and that no sequence or pin holds. */
   uint64_t idle;
-  /** Blocks that nobody has. */
+  /** Free blocks: neither held nor kept for later sequences. */
   uint64_t free;
   /** Idle blocks that were evicted to make room. */
   uint64_t evicted;
@@ -4251,43 +4415,42 @@ typedef struct nmc_kv_progress_t {
  * A block KV cache: it maps the tokens of sequences to numbered blocks of equal size. Full blocks of equal tokens are
  * found again by later sequences (prefix reuse), forks share blocks, and tables for attention kernels are written
  * straight into the program's memory. The cache touches the blocks themselves only when it is asked to copy them
- * (`nmc_kv_gather`, `nmc_kv_copy_blocks`, `nmc_kv_offload`, ...). With `NMC_KV_VIRTUAL`, which see, it maps them besides,
- * and some of what follows is different.
+ * (`nmc_kv_gather`, `nmc_kv_copy_blocks`, `nmc_kv_offload`, ...). With `NMC_KV_VIRTUAL` it also maps them, and some of
+ * what follows is different; see there.
  *
  * **When blocks count as computed.** `nmc_kv_open` and `nmc_kv_append` give room for tokens that the engine computes
- * afterwards. With the next `nmc_kv_append` or `nmc_kv_close` of the same sequence, what it had before counts as computed,
- * and its full blocks can be matched by others; `nmc_kv_commit` says so earlier. The engine must have enqueued that work
- * by then, and order later work after it: on the same stream, or with an event.
+ * afterwards. With the next `nmc_kv_append` or `nmc_kv_close` of the same sequence, what it had before counts as
+ * computed, and its full blocks can be matched by others; `nmc_kv_commit` says so earlier. The engine must have
+ * enqueued that work by then, and order later work after it: on the same stream, or with an event.
  *
- * **When blocks are free.** A block that is let go may be handed out at once. Work that still reads it must be ordered
- * before work that writes the new owner's tokens, as on one stream it is.
+ * **When blocks are free.** A block that is freed or evicted may be handed out again at once. Work that still reads it
+ * must be ordered before work that writes the tokens of the block's next sequence, as it is on one stream.
  *
- * All functions may be called from any thread at the same time, also while another thread destroys the cache; calls for
- * one sequence exclude each other. Threads that work on sequences of their own do not wait for each other, except where
- * blocks are shared. Where nothing else is said, nothing blocks, nothing calls CUDA, and all is graph-safe. Statuses that every function can return:
- * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY` (for the books; the message says how
- * much, and nothing changed); those that take a sequence also `NMC_ERR_NOT_FOUND` (no such sequence is open) and
- * `NMC_ERR_STALE` (its blocks were taken to make room: close it).
+ * All functions may be called from any thread at the same time, even while another thread destroys the cache; calls
+ * for one sequence exclude each other. Threads that work on different sequences do not wait for each other, except
+ * where blocks are shared. Unless a function's comment says otherwise, it does not block, does not call CUDA, and is
+ * graph-safe. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
+ * `NMC_ERR_NO_MEMORY` (for the cache's own records; the message says how much, and nothing changed); those that take a
+ * sequence also `NMC_ERR_NOT_FOUND` (no such sequence is open) and `NMC_ERR_STALE` (its blocks were taken to make
+ * room: close it).
  */
 typedef struct nmc_kv_t nmc_kv_t;
 
 /**
- * Makes a cache with all blocks free and puts a handle into `*out_kv`.
+ * Creates a cache with all blocks free and stores a handle in `*out_kv`. Destroy it with `nmc_kv_destroy`.
  *
- * With a `world` the groups lie in the heap that this rank has there, one after the other from `heap_offset` of the config on,
- * each at the next multiple of 4,096 bytes; `nmc_kv_heap_bytes` says how much that is. Their `memory` must be NULL. So peers reach
- * the blocks, with `nmc_world_ptr` and the offset of a group (`nmc_kv_group_stats`). Nothing else may use that part of the heap,
- * and the world must not be destroyed before the cache. NULL: the memory is the program's, or the library's with
- * `NMC_KV_VIRTUAL`.
+ * With a `world`, the groups lie in the heap that this rank has there, one after the other from `heap_offset` of the
+ * config on, each at the next multiple of 4,096 bytes; `nmc_kv_heap_bytes` returns how much that is. Their `memory`
+ * must be NULL. Peers can then reach the blocks, with `nmc_world_ptr` and the offset of a group
+ * (`nmc_kv_group_stats`). Nothing else may use that part of the heap, and the world must not be destroyed before the
+ * cache. With `world` NULL, the memory is the program's, or the library's with `NMC_KV_VIRTUAL`.
  *
- * Does not block, except to get memory for `NMC_KV_VIRTUAL`. Thread-safe. Graph-safe without it. Destroyed with
- * `nmc_kv_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (a number in the config, memory that is too small), `NMC_ERR_VERSION`,
- * `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED` (what `NMC_KV_VIRTUAL` does not have, or no CUDA),
- * `NMC_ERR_CANCELLED` (the rank has left or aborted), `NMC_ERR_CUDA`.
+ * Does not block, except to get memory for `NMC_KV_VIRTUAL`. Thread-safe. Graph-safe without it. Statuses:
+ * `NMC_ERR_INVALID_ARG` (a number in the config, memory that is too small), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`,
+ * `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED` (what `NMC_KV_VIRTUAL` does not have, or no CUDA), `NMC_ERR_CANCELLED` (the
+ * rank has left or aborted), `NMC_ERR_CUDA`.
  */
-nmc_status_t nmc_kv_create(struct nmc_world_t *world,
-                           const struct nmc_kv_config_t *config,
-                           struct nmc_kv_t **out_kv);
+nmc_status_t nmc_kv_create(struct nmc_world_t *world, const struct nmc_kv_config_t *config, struct nmc_kv_t **out_kv);
 
 /**
  * Stores in `*out_bytes` how much memory the group with this number needs, or with `NMC_KV_GROUPS_ALL` how much of a world's heap
@@ -4318,15 +4481,15 @@ nmc_status_t nmc_kv_page_tokens(const struct nmc_kv_config_t *config,
 nmc_status_t nmc_kv_destroy(struct nmc_kv_t *kv);
 
 /**
- * Opens sequence `id` with `n_tokens` tokens: takes the blocks that the cache has of its prefix, and gets others for the rest,
- * all or nothing. The program chooses the id, or the cache does with `NMC_KV_ID_AUTO`: one of 2^63 or above that no open
- * sequence has, and that it never chooses again; `out_opened->id` says which, or `nmc_kv_find` for a sequence with a name.
- * `tokens` may be NULL: then nothing is matched or published. `options`, `out_opened` and `out_room` may be NULL; `*out_room` is
- * stored with `NMC_ERR_NO_SPACE`.
+ * Opens sequence `id` with `n_tokens` tokens: takes the blocks that the cache has of its prefix, and gets others for
+ * the rest, all or nothing. The program chooses the id, or the cache does with `NMC_KV_ID_AUTO`: one of 2^63 or above
+ * that no open sequence has, and that it never chooses again; `out_opened->id` says which, or `nmc_kv_find` for a
+ * sequence with a name. `tokens` may be NULL: then nothing is matched or published. `options`, `out_opened` and
+ * `out_room` may be NULL; `*out_room` is stored with `NMC_ERR_NO_SPACE`.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_EXISTS` (the id or the
- * name), `NMC_ERR_LIMIT` (`max_sequences`, or more than 2^31 tokens), `NMC_ERR_INVALID_ARG` (also: `NMC_KV_ID_AUTO` with neither
- * `out_opened` nor a name, so that nobody could know the sequence), `NMC_ERR_VERSION`.
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_EXISTS` (the id or
+ * the name), `NMC_ERR_LIMIT` (`max_sequences`, or more than 2^31 tokens), `NMC_ERR_INVALID_ARG` (also:
+ * `NMC_KV_ID_AUTO` with neither `out_opened` nor a name, so that the sequence could not be found), `NMC_ERR_VERSION`.
  */
 nmc_status_t nmc_kv_open(struct nmc_kv_t *kv,
                          uint64_t id,
@@ -4381,12 +4544,13 @@ nmc_status_t nmc_kv_append_batch(struct nmc_kv_t *kv,
 nmc_status_t nmc_kv_commit(struct nmc_kv_t *kv, uint64_t id, uint64_t n_tokens);
 
 /**
- * Keeps the state that a sequence has now, in all groups of kind `NMC_KV_KIND_RECURRENT`, for later sequences that begin with the
- * same tokens: they can begin here. The sequence must be at the end of a block. All its tokens count as computed. Its next
- * tokens are written to another slot (see `nmc_kv_state_slots`).
+ * Keeps the state that a sequence has now, in all groups of kind `NMC_KV_KIND_RECURRENT`, for later sequences that
+ * begin with the same tokens: they can begin here. The sequence must be at the end of a block. All its tokens count as
+ * computed. Its next tokens are written to another slot (see `nmc_kv_state_slots`).
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (not at the end of a block, or its tokens are not
- * known, so that nobody could find it), `NMC_ERR_UNSUPPORTED` (no such group), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (not at the end of a block, or its tokens
+ * are not known, so that the state could not be found), `NMC_ERR_UNSUPPORTED` (no such group), `NMC_ERR_NOT_FOUND`,
+ * `NMC_ERR_STALE`.
  */
 nmc_status_t nmc_kv_keep_state(struct nmc_kv_t *kv,
                                uint64_t id);
@@ -4499,7 +4663,7 @@ nmc_status_t nmc_kv_pin(struct nmc_kv_t *kv,
 nmc_status_t nmc_kv_unpin(struct nmc_kv_t *kv, uint64_t pin);
 
 /**
- * Evicts every cached block that nobody holds; `out_evicted`, if not NULL, receives how many.
+ * Evicts every cached block that no sequence or pin holds. `out_evicted`, if not NULL, receives how many.
  *
  * Does not block; takes time in the number of cached blocks. Thread-safe. Graph-safe. Statuses: none of its own beside
  * `NMC_ERR_BAD_HANDLE`.
@@ -4636,11 +4800,12 @@ nmc_status_t nmc_kv_token_address(struct nmc_kv_t *kv,
 
 /**
  * Writes the rows of a dense block table, int32 `[n, width]` (`[n, 2, width]` with `NMC_KV_TABLE_OFFSETS`), for `n`
- * sequences. `group` is one that the table is for: groups with blocks of their own have their own tables, all others have the
- * same, that of group 0 if there are none. Writes only what changed since the row was last written, as `rows` remembers, one `nmc_kv_row_t` for each sequence,
- * all zero at first. A row that is new, of another sequence, or of one whose earlier blocks changed is written whole, and
- * filled up with `pad`. A dropped block is -1. `out_table` may be pinned memory; it is never read. Give every buffer its own
- * `rows`. `out_written`, if not NULL, receives how many entries were stored.
+ * sequences. `group` says which group the table is for: groups with blocks of their own have their own tables, all
+ * others share one. Pass 0 if there are no groups. Writes only what changed since the row was last written, as `rows`
+ * remembers, one `nmc_kv_row_t` for each sequence, all zero at first. A row that is new, of another sequence, or of
+ * one whose earlier blocks changed is written whole, and filled up with `pad`. A dropped block is -1. `out_table` may
+ * be pinned memory; it is never read. Give every buffer its own `rows`. `out_written`, if not NULL, receives how many
+ * entries were stored.
  *
  * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (a sequence has more than `width` blocks),
  * `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`; rows before the one at fault are written. `NMC_ERR_UNSUPPORTED` with
@@ -4709,25 +4874,26 @@ nmc_status_t nmc_kv_state_slots(struct nmc_kv_t *kv,
                                 int32_t *out_writes);
 
 /**
- * Ties a cache to a store, through which it exchanges blocks with caches of other processes: those with the same kinds,
- * types and sizes of heads and blocks, and the same hash and secret. All groups must have memory, which the store can
- * reach (device memory needs a store that was joined with that device). Once for a cache; it keeps the store open, also
- * after `nmc_store_destroy`, until it is destroyed itself. Starts 6 to 12 threads, `nmc-kv-move`, one for each core in between.
+ * Attaches a store to a cache. Through it the cache exchanges blocks with caches of other processes: those with the
+ * same kinds, types and sizes of heads and blocks, and the same hash and secret. All groups must have memory that the
+ * store can reach (device memory needs a store that was joined with that device). A cache can be attached only once.
+ * It keeps the store open until the cache is destroyed, even after `nmc_store_destroy`. Starts 6 to 12 threads,
+ * `nmc-kv-move`, one for each core in between.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group without
- * memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, with `NMC_KV_VIRTUAL`, or with `NMC_KV_HASH_XXH3`, which
- * needs tokens to compare), `NMC_ERR_OS` (no thread).
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group
+ * without memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, with `NMC_KV_VIRTUAL`, or with
+ * `NMC_KV_HASH_XXH3`, which needs tokens to compare), `NMC_ERR_OS` (no thread).
  */
 nmc_status_t nmc_kv_attach_store(struct nmc_kv_t *kv,
                                  struct nmc_store_t *store);
 
 /**
- * Says which stream moves come after that make room (`NMC_KV_WHEN_FULL_MOVE_SEQUENCE`): the one on which the program computes. They
- * wait for what is on it when they begin. Needed if the cache lies in device memory; `after` is of kind
- * `NMC_KV_AFTER_STREAM`, or `NMC_KV_AFTER_NOTHING` for host memory. The stream must stay until the cache is destroyed.
+ * Sets the stream on which the program computes: moves that make room (`NMC_KV_WHEN_FULL_MOVE_SEQUENCE`) wait for what
+ * is on it when they begin. Needed if the cache lies in device memory; `after` is of kind `NMC_KV_AFTER_STREAM`, or
+ * `NMC_KV_AFTER_NOTHING` for host memory. The stream must stay until the cache is destroyed.
  *
- * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no store, an event, device memory and nothing
- * to wait for), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+ * Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no store, an event, device memory and
+ * nothing to wait for), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_kv_move_after(struct nmc_kv_t *kv,
                                const struct nmc_kv_after_t *after);
@@ -4749,19 +4915,21 @@ nmc_status_t nmc_kv_offload(struct nmc_kv_t *kv,
                             uint64_t *out_ticket);
 
 /**
- * Begins to fetch, for a sequence that was just opened, the full blocks that follow those that it found in the cache, as
- * far as the store has them. `*out_tokens` receives how many tokens that are, and `*out_ticket` the ticket; both 0 if there are
- * none. Until the program was told that it is over (`nmc_kv_transfer_poll`, `nmc_kv_transfer_wait`) the sequence can be read and
- * closed, all else is `NMC_ERR_BUSY`; then the blocks that came count as computed, can be matched, and the engine computes the
- * rest. If it is closed before, the blocks that had come stay, and nothing else counts as computed. A fetch that fails or is cancelled in the middle leaves
- * the blocks that were complete, in order, and nothing of the others (see `computed_tokens` of `nmc_kv_seq_info_t`); with groups that
- * have blocks of their own it leaves nothing. Fetch before you fork. `after`: what
- * must be over before the blocks are written; needed if the cache lies in device memory. `flags`:
- * `NMC_KV_ONBOARD_ALL`, `NMC_KV_ONBOARD_BY_LAYER` or 0.
+ * Starts to fetch from the store, for a sequence that was just opened, the full blocks that follow those found in the
+ * cache, as far as the store has them. `*out_tokens` receives how many tokens that is, and `*out_ticket` the ticket;
+ * both are 0 if there are none. `after` is what must be over before the blocks are written; needed if the cache lies
+ * in device memory. `flags`: `NMC_KV_ONBOARD_ALL`, `NMC_KV_ONBOARD_BY_LAYER` or 0. Fetch before you fork.
+ *
+ * Until `nmc_kv_transfer_poll` or `nmc_kv_transfer_wait` has reported the end of the transfer, the sequence can be
+ * read and closed; everything else is `NMC_ERR_BUSY`. Then the blocks that came count as computed and can be matched,
+ * and the engine computes the rest. If the sequence is closed before that, the blocks that had come stay, and nothing
+ * else counts as computed. A fetch that fails or is cancelled in the middle leaves the blocks that were complete, in
+ * order, and nothing of the others (see `computed_tokens` of `nmc_kv_seq_info_t`); with groups that have blocks of
+ * their own it leaves nothing.
  *
  * Does not block. Thread-safe. Not graph-safe. Statuses: those of `nmc_kv_offload`; `NMC_ERR_UNSUPPORTED` also for
- * `NMC_KV_ONBOARD_BY_LAYER` with groups that have blocks of their own, and for a sequence that shares with a fork what would be
- * written.
+ * `NMC_KV_ONBOARD_BY_LAYER` with groups that have blocks of their own, and for a sequence that shares with a fork what
+ * would be written.
  */
 nmc_status_t nmc_kv_onboard(struct nmc_kv_t *kv,
                             uint64_t id,
@@ -4771,11 +4939,12 @@ nmc_status_t nmc_kv_onboard(struct nmc_kv_t *kv,
                             uint64_t *out_tokens);
 
 /**
- * How a transfer is: `NMC_IN_PROGRESS`, or its outcome, with which the ticket ends. `out_progress` may be NULL.
+ * Returns how a transfer is: `NMC_IN_PROGRESS`, or its outcome, and then the ticket is no longer valid. `out_progress`
+ * may be NULL.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_OK` (done), `NMC_IN_PROGRESS`, `NMC_ERR_CANCELLED`, `NMC_ERR_STALE`
- * (a block left the store meanwhile), `NMC_ERR_CORRUPT` (a checksum or size was wrong), `NMC_ERR_NO_SPACE` (the store is
- * full), `NMC_ERR_NOT_FOUND` (no such ticket), and what the store and CUDA return.
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_OK` (done), `NMC_IN_PROGRESS`, `NMC_ERR_CANCELLED`,
+ * `NMC_ERR_STALE` (a block left the store during the transfer), `NMC_ERR_CORRUPT` (a checksum or size was wrong),
+ * `NMC_ERR_NO_SPACE` (the store is full), `NMC_ERR_NOT_FOUND` (no such ticket), and what the store and CUDA return.
  */
 nmc_status_t nmc_kv_transfer_poll(struct nmc_kv_t *kv,
                                   uint64_t ticket,
@@ -4792,13 +4961,13 @@ nmc_status_t nmc_kv_transfer_wait(struct nmc_kv_t *kv,
                                   struct nmc_kv_progress_t *out_progress);
 
 /**
- * Asks a transfer to end soon, after the blocks that are under way. Its outcome is then told by `nmc_kv_transfer_poll`: cancelled, or done if
- * it was quicker.
+ * Asks a transfer to end soon, after the blocks that are under way. `nmc_kv_transfer_poll` then returns its outcome:
+ * cancelled, or done if it was quicker.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket, or its end was told).
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket, or its outcome was already
+ * returned).
  */
-nmc_status_t nmc_kv_transfer_cancel(struct nmc_kv_t *kv,
-                                    uint64_t ticket);
+nmc_status_t nmc_kv_transfer_cancel(struct nmc_kv_t *kv, uint64_t ticket);
 
 /**
  * Stores the copies that a sequence waits for, and forgets them. They must be enqueued, in this order, before the next call that
@@ -4977,12 +5146,12 @@ typedef struct nmc_blocks_stats_t {
   }
 
 /**
- * An allocator of blocks: it knows their numbers, 0 to `total_blocks` - 1, and nothing of what lies in them. Blocks are
- * taken as runs that follow each other, or scattered; both kinds are blocks like others, can be freed by either function,
- * in any parts, and share the same free blocks. What is not in use is never freed: freeing something twice is an error,
- * unless it was handed out again meanwhile.
+ * An allocator of blocks: it knows their numbers, 0 to `total_blocks` - 1, and nothing of what lies in them. Blocks
+ * are taken as runs that follow each other, or scattered. Both kinds are blocks like any others: either function can
+ * free them, in any parts, and they share the same free blocks. A block that is not in use is never freed: freeing
+ * something twice is an error, unless it was handed out again in between.
  *
- * All functions may be called from any thread at the same time, also while another thread destroys it; none of them
+ * All functions may be called from any thread at the same time, even while another thread destroys it; none of them
  * waits for blocks, and a mutex is held for the time of one operation. Statuses that every function can return:
  * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (pointers that are NULL or not aligned).
  */
@@ -5079,10 +5248,11 @@ nmc_status_t nmc_blocks_poll(struct nmc_blocks_t *blocks,
                              struct nmc_block_run_t *out_run);
 
 /**
- * Gives up a request. A run that it was served with, and that was not fetched, is free again; those behind it move up.
+ * Gives up a request. If it was served with a run that has not been fetched, the run is free again; requests behind it
+ * move up.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket is open: if it was fetched, its
- * run belongs to who fetched it).
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket is open: if its run was
+ * fetched, the run belongs to the program that fetched it).
  */
 nmc_status_t nmc_blocks_cancel(struct nmc_blocks_t *blocks,
                                uint64_t ticket);
@@ -5096,15 +5266,13 @@ nmc_status_t nmc_blocks_cancel(struct nmc_blocks_t *blocks,
 nmc_status_t nmc_blocks_stats(struct nmc_blocks_t *blocks, struct nmc_blocks_stats_t *out_stats);
 
 /**
- * The state as text for people: counts that add up, and a map with a character a block, 64 in a line: `.` is free, `X` in
- * use. Text goes out as everywhere: `out_needed` receives the size with the NUL, and may be NULL.
+ * Writes the state as text for people: counts that add up, and a map with one character per block, 64 in a line: `.`
+ * is free, `X` in use. As for all text, `out_needed` receives the size with the NUL, and may be NULL.
  *
- * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*out_needed` was stored), `NMC_ERR_NO_MEMORY`.
+ * Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*out_needed` was stored),
+ * `NMC_ERR_NO_MEMORY`.
  */
-nmc_status_t nmc_blocks_dump(struct nmc_blocks_t *blocks,
-                             char *buffer,
-                             size_t capacity,
-                             size_t *out_needed);
+nmc_status_t nmc_blocks_dump(struct nmc_blocks_t *blocks, char *buffer, size_t capacity, size_t *out_needed);
 
 /**
  * Changes the number of blocks to `total_blocks`, 1 to 2^31 - 1. New blocks are free and have the next numbers; blocks that go away are
@@ -5157,19 +5325,20 @@ nmc_status_t nmc_blocks_resize(struct nmc_blocks_t *blocks,
 #define NMC_EP_SEPARATE_Y 4
 
 /**
- * Let kernels that are launched with programmatic stream serialization be placed from the beginning of a dispatch before them on, while a combine
- * sums, or a pack or a scatter ends, although other processes share the device. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program
- * itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group.
- * A launch for all ranks of the group that use the device places the next one early in any case.
+ * Let kernels that are launched with programmatic stream serialization be placed early although other processes share
+ * the device: from the beginning of the dispatch before them on, while a combine sums, or while a pack or a scatter
+ * ends. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program itself launches this
+ * way must leave room for the dispatch of the others, which otherwise come too late and lose the group. A launch for
+ * all ranks of the group that use the device places the next one early in any case.
  */
 #define NMC_EP_EARLY 8
 
 /**
- * Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of the
- * system's, which are slow while several processes use the device. PTX promises this scope to threads of one program only; that it
- * holds between processes, too, follows from the one L2 cache that they share and was tested, but nobody promises it (docs/ep.md).
- * Has no effect if ranks are on several devices. Ranks of one process on one device use it in any case,
- * if they are of a local world or made by one `nmc_ep_create_ranks`.
+ * Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of
+ * the system's, which are slow while several processes use the device. PTX promises this scope only to threads of one
+ * program. That it also holds between processes follows from the one L2 cache that they share, and was tested, but is
+ * not guaranteed (docs/ep.md). Has no effect if ranks are on several devices. Ranks of one process on one device use
+ * it in any case, if they are of a local world or were created by one `nmc_ep_create_ranks`.
  */
 #define NMC_EP_DEVICE_SCOPE 16
 
@@ -5438,7 +5607,7 @@ typedef struct nmc_ep_grouped_t {
  * `group_expert[g]` and b the engine's own weights.
  */
 typedef struct nmc_ep_gemm_t {
-  /** Size of this struct as the library knows it: what lies behind it is not there. */
+  /** Size of this struct as the library knows it; there are no fields beyond that. */
   uint32_t struct_size;
   /** 0: gate and up (n = 2 * inner). 1: down (n = hidden). */
   uint32_t which;
@@ -5541,16 +5710,16 @@ typedef struct nmc_ep_moe_t {
 /**
  * One rank's part of an expert-parallel group: it sends tokens to the ranks of their experts and gets results back.
  *
- * All ranks take the same steps in the same order: dispatch and combine of a layer, in turn, in each buffer set. A call out of turn
- * (a combine without its dispatch, a second dispatch) is refused with `NMC_ERR_INVALID_ARG` and does nothing, as long as the host
- * makes all calls itself: not any more once one was captured, or `nmc_ep_device` was called. Calls of one handle are made
- * by one thread at a time, on one stream for each buffer set. On CUDA heaps calls only enqueue, need no synchronisation,
- * allocate nothing, and are graph-safe; on host heaps they work at once and take a NULL stream. Results are the same bits
- * in every arrangement.
+ * All ranks take the same steps in the same order: dispatch and combine of a layer, in turn, in each buffer set. A
+ * call out of turn (a combine without its dispatch, a second dispatch) is refused with `NMC_ERR_INVALID_ARG` and does
+ * nothing, as long as the host makes all calls itself; once a call was captured, or `nmc_ep_device` was called, this
+ * is not checked any more. Calls of one handle are made by one thread at a time, on one stream for each buffer set. On
+ * CUDA heaps calls only enqueue, need no synchronisation, allocate nothing, and are graph-safe; on host heaps they
+ * work at once and take a NULL stream. Results are the same bits in every arrangement.
  *
- * When a rank dies, does not come within the deadline, or makes a mistake that only the GPU can see, the group is over for
- * all ranks: kernels of later steps do nothing, calls return the reason, `nmc_ep_check` tells it. Heaps, contexts and the
- * world live on; destroy the handle and make a new group. Statuses that every function can return:
+ * When a rank dies, does not come within the deadline, or makes a mistake that only the GPU can see, the group is over
+ * for all ranks: kernels of later steps do nothing, calls return the reason, and `nmc_ep_check` returns it too. Heaps,
+ * contexts and the world live on; destroy the handle and create a new group. Statuses that every function can return:
  * `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those with a stream also `NMC_ERR_PEER_LOST`,
  * `NMC_ERR_MISMATCH`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the group is over), `NMC_ERR_CUDA`, and between
  * `nmc_ep_group_begin` and `nmc_ep_group_end` `NMC_ERR_NO_MEMORY` (the call is not part of the group).
@@ -5558,10 +5727,10 @@ typedef struct nmc_ep_moe_t {
 typedef struct nmc_ep_t nmc_ep_t;
 
 /**
- * Says how much memory a group with this config needs, before it is made, in a world of `world_size` ranks: all of them are in
- * it, or those that `config->members` names. `inner` is for `nmc_ep_moe_forward`; 0 without it.
+ * Stores how much memory a group with this config needs, before it is created, in a world of `world_size` ranks: all
+ * of them are in the group, or those that `config->members` names. `inner` is for `nmc_ep_moe_forward`; 0 without it.
  *
- * Thread-safe. Asks nobody. Statuses: `NMC_ERR_LIMIT` (too many ranks), and see `nmc_ep_t`.
+ * Contacts no other rank. Thread-safe. Statuses: `NMC_ERR_LIMIT` (too many ranks), and see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_bytes_needed(const struct nmc_ep_config_t *config,
                                  uint32_t world_size,
@@ -5569,16 +5738,17 @@ nmc_status_t nmc_ep_bytes_needed(const struct nmc_ep_config_t *config,
                                  struct nmc_ep_bytes_t *out_bytes);
 
 /**
- * Makes a group together with all other members, which call this at the same time, and stores a handle in `*out_ep`.
+ * Creates a group together with all other members, which call this at the same time, and stores a handle in `*out_ep`.
+ * Destroy it with `nmc_ep_destroy`.
  *
- * The transport lies in the world's heaps from `heap_offset` on; what else uses the heap (a store, the program) stays
- * clear of it. On CUDA heaps this waits for the device's work of this process. Blocks up to the deadline. Not graph-safe.
- * The world must not be destroyed before the group. Destroyed with `nmc_ep_destroy`.
- * Statuses: `NMC_ERR_MISMATCH` (names the field, the rank and both values; all ranks that came are told, and can call this
- * again at once), `NMC_ERR_TIMEOUT` (says who is missing), `NMC_ERR_PEER_LOST`,
- * `NMC_ERR_LIMIT` (blocks that cannot be resident at once, too many ranks), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_NO_MEMORY`,
- * `NMC_ERR_VERSION`, `NMC_ERR_CANCELLED`, `NMC_ERR_CUDA`.
- * One thread at a time for a handle.
+ * The transport lies in the world's heaps from `heap_offset` on; whatever else uses the heap (a store, the program)
+ * must stay clear of it. The world must not be destroyed before the group.
+ *
+ * Blocks up to the deadline. On CUDA heaps it waits for the device's work of this process. One thread at a time for a
+ * handle. Not graph-safe. Statuses: `NMC_ERR_MISMATCH` (names the field, the rank and both values; all ranks that came
+ * get it, and can call this again at once), `NMC_ERR_TIMEOUT` (says which ranks are missing), `NMC_ERR_PEER_LOST`,
+ * `NMC_ERR_LIMIT` (blocks that cannot be resident at once, too many ranks), `NMC_ERR_UNSUPPORTED`,
+ * `NMC_ERR_NO_MEMORY`, `NMC_ERR_VERSION`, `NMC_ERR_CANCELLED`, `NMC_ERR_CUDA`.
  */
 nmc_status_t nmc_ep_create(struct nmc_world_t *world,
                            const struct nmc_ep_config_t *config,
@@ -5593,26 +5763,28 @@ nmc_status_t nmc_ep_create_ranks(struct nmc_world_t *const *worlds,
                                  struct nmc_ep_t **out_eps);
 
 /**
- * Leaves a group. Peers that still wait for this rank run into their deadline: finish the same steps everywhere first. NULL is fine; in a forked child it does nothing.
+ * Leaves a group. Peers that still wait for this rank run into their deadline: finish the same steps everywhere first.
+ * NULL is fine; in a forked child it does nothing.
  *
- * On CUDA heaps waits for the device's work of this process: steps that wait for a peer end by the deadline. Not graph-safe: graphs that hold steps of the group must not
- * be launched afterwards. Statuses: `NMC_ERR_BUSY` when called inside a log callback.
- * One thread at a time for a handle.
+ * On CUDA heaps it waits for the device's work of this process: steps that wait for a peer end by the deadline. One
+ * thread at a time for a handle. Not graph-safe: graphs that hold steps of the group must not be launched afterwards.
+ * Statuses: `NMC_ERR_BUSY` when called inside a log callback.
  */
 nmc_status_t nmc_ep_destroy(struct nmc_ep_t *ep);
 
 /**
- * Ends the group. Never blocks. Steps that wait return, calls return `NMC_ERR_CANCELLED`, on all ranks at once. On CUDA heaps the
- * word is stored by a stream of the library, and kernels of all ranks that wait see it; a peer's calls return the error after
- * the first kernel that has seen it. A group that is over already is left alone.
+ * Ends the group. Never blocks. On all ranks, steps that wait return, and calls return `NMC_ERR_CANCELLED`, at once.
+ * On CUDA heaps the word is stored by a stream of the library, and kernels of all ranks that wait see it; a peer's
+ * calls return the error after the first kernel that has seen it. A group that is over already is left alone.
  *
  * Thread-safe. Graph-safe: takes effect at once, also during a capture. Statuses: `NMC_ERR_BAD_HANDLE`.
  */
 nmc_status_t nmc_ep_abort(struct nmc_ep_t *ep);
 
 /**
- * Says whether the group works: the error that ended it, whichever rank found it. Looks for ranks that died, too: then
- * kernels that wait for them return soon. Does not wait for streams, so what is still under way is not told yet.
+ * Returns whether the group works: `NMC_OK`, or the error that ended it, whichever rank found it. It also looks for
+ * ranks that died; kernels that wait for them then return soon. It does not wait for streams, so errors of work that
+ * is still under way do not show yet.
  *
  * Thread-safe. Graph-safe. Statuses: those that end a group, see `nmc_ep_t`.
  */
@@ -5753,12 +5925,13 @@ nmc_status_t nmc_ep_moe_forward(struct nmc_ep_t *ep,
                                 void *stream);
 
 /**
- * Copies what was counted since the group was made: `out_expert_load[experts]`, the tokens that this rank sent to each expert;
- * `out_waited_ns[ranks of the group]`, the time spent waiting for each rank (on a GPU without waits of a few us); `*out_overflow_rows`, rows that did not fit the
- * grouped layout. Each may be NULL. Does not wait for streams: steps that are under way may be counted or not.
+ * Copies what was counted since the group was created: `out_expert_load[experts]`, the tokens that this rank sent to
+ * each expert; `out_waited_ns[ranks of the group]`, the time spent waiting for each rank (on a GPU without waits of a
+ * few us); `*out_overflow_rows`, rows that did not fit the grouped layout. Each may be NULL. Does not wait for
+ * streams: steps that are under way may be counted or not.
  *
- * Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).
- * Statuses: `NMC_ERR_NO_MEMORY`, and see `nmc_ep_t`.
+ * Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library). Statuses: `NMC_ERR_NO_MEMORY`, and
+ * see `nmc_ep_t`.
  */
 nmc_status_t nmc_ep_stats(const struct nmc_ep_t *ep,
                           uint64_t *out_expert_load,

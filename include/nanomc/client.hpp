@@ -3,12 +3,12 @@
  * nanomc/core.hpp says how, and what `Mode` and `Out<T>` are.
  *
  *   nmc::Client client = nmc::Client::open(nmc::ClientConfig("10.0.0.1:50051").local_hostname("10.0.0.2").token(token));
- *   client.mount("node-2", nmc::StoreConfig().heap_bytes(uint64_t{64} << 30));      // memory of this process, for everybody
+ *   client.mount("node-2", nmc::StoreConfig().heap_bytes(uint64_t{64} << 30));      // memory of this process, for the whole cluster
  *   client.put("prompt/17", kv, nmc::Replicate().copies(2));                        // on two nodes, if there are two
  *   nmc::Buffer value = client.get("prompt/17");                                    // from wherever it is
  *
- * A key that is missing is an error of get and get_into, NMC_ERR_NOT_FOUND. Of get_if, size and query it is an answer: std::nullopt, or
- * no copy.
+ * For get and get_into a missing key is an error, NMC_ERR_NOT_FOUND. For get_if, size and query it is a normal result: std::nullopt, or an
+ * empty list.
  */
 #ifndef NANOMC_CLIENT_HPP
 #define NANOMC_CLIENT_HPP
@@ -30,7 +30,7 @@ enum class Media : uint32_t { vram = NMC_MEDIA_VRAM, ram = NMC_MEDIA_RAM, ssd = 
 enum class SegmentState : uint32_t { ok = NMC_SEGMENT_OK, draining = NMC_SEGMENT_DRAINING, gone = NMC_SEGMENT_GONE };
 /// Which of several copies is read first; see NMC_READ_NEAR.
 enum class ReadOrder : uint32_t { near = NMC_READ_NEAR, memory = NMC_READ_MEMORY, spread = NMC_READ_SPREAD };
-/// What a remove has done: no owner has the object any more, or one that is away may still have it, or there was none.
+/// Outcome of a remove: no owner has the object any more, or one that is away may still have it, or there was none.
 enum class Removed { everywhere, in_progress, absent };
 
 // ---------------------------------------------------------------------------------------------------- arguments --
@@ -41,38 +41,39 @@ class ClientConfig {
   ClientConfig() = default;
   explicit ClientConfig(std::string master_server) : master_server_(std::move(master_server)) {}
 
-  /// Masters: `host`, `host:port` or `unix:/path`, with commas between.
+  /// The masters, separated by commas: `host`, `host:port` or `unix:/path`.
   ClientConfig& master_server(std::string value) { return master_server_ = std::move(value), *this; }
   /// Name or address of this machine, by which others reach it; with a port, where its first node listens.
   ClientConfig& local_hostname(std::string value) { return local_hostname_ = std::move(value), *this; }
-  /// For programs that come from Mooncake Store: its form is checked, and nobody is contacted.
+  /// For programs that come from Mooncake Store: its form is checked, and it is never contacted.
   ClientConfig& metadata_server(std::string value) { return metadata_server_ = std::move(value), *this; }
-  /// `tcp`, or `rdma`: NIXL moves large values, where client and node have it.
+  /// `tcp`, or `rdma`: NIXL moves large values, where both client and node have it.
   ClientConfig& protocol(std::string value) { return protocol_ = std::move(value), *this; }
-  /// With `rdma`: values of so many bytes and more are moved by NIXL.
+  /// With `rdma`: NIXL moves values of at least this many bytes.
   ClientConfig& rdma_bytes(uint64_t value) { return c_.rdma_bytes = value, *this; }
   ClientConfig& device_names(std::string value) { return device_names_ = std::move(value), *this; }
-  /// What all programs of the cluster know. Without it, or certificates, everything stays on the loopback device.
+  /// Secret that all programs of the cluster share. Without it, or certificates, everything must be on the loopback device.
   ClientConfig& token(std::string value) { return token_ = std::move(value), *this; }
-  /// Files (PEM) with the certificate of this program, its key, and the certificates of the authority that has signed those of the others.
+  /// PEM files with this program's certificate, its key, and the certificates of the authority that signed those of the others.
   ClientConfig& tls(std::string cert, std::string key, std::string ca) {
     return tls_cert_ = std::move(cert), tls_key_ = std::move(key), tls_ca_ = std::move(ca), *this;
   }
   ClientConfig& namespace_name(std::string value) { return namespace_name_ = std::move(value), *this; }
   /// How long a call may take; `default_timeout` is 5 s here.
   ClientConfig& timeout(std::chrono::milliseconds value) { return c_.timeout_ms = value.count(), *this; }
-  /// Keys whose places are remembered.
+  /// Number of keys whose locations the client remembers.
   ClientConfig& cache_keys(int32_t value) { return c_.cache_keys = value, *this; }
-  /// What is read from another node is kept on this client's first node too.
+  /// Keeps a copy of values that are read from another node on this client's first node.
   ClientConfig& keep_copies(bool wanted = true) { return flag(NMC_CLIENT_KEEP_COPIES, wanted); }
-  /// A value that this client has read goes so long after that, with all its copies; by default it stays. What is put under its key later stays.
+  /// Removes a value, with all its copies, this long after this client has read it; by default it stays. A value that is put under its key
+  /// later stays.
   ClientConfig& expire_after_get(std::chrono::milliseconds value = std::chrono::seconds(1)) {
     return c_.expire_ms = value.count(), flag(NMC_CLIENT_EXPIRE, true);
   }
-  /// Values of more bytes are put in parts of about as many, on different segments, which move side by side; by default none are.
+  /// Puts larger values in parts of about this many bytes, on different segments, which move in parallel; by default none.
   ClientConfig& stripe_bytes(uint64_t value) { return c_.stripe_bytes = value, *this; }
   ClientConfig& read_order(ReadOrder value) { return c_.read_order = static_cast<uint32_t>(value), *this; }
-  /// A thread of the library drives what is submitted; else completions() does.
+  /// Lets a thread of the library drive submitted calls; otherwise completions() does.
   ClientConfig& thread(bool wanted = true) { return flag(NMC_CLIENT_THREAD, wanted); }
 
   /// Valid while this object is not changed.
@@ -104,20 +105,20 @@ class Replicate {
  public:
   /// Copies in all, on as many nodes if there are enough.
   Replicate& copies(uint32_t value) { return c_.copies = value, *this; }
-  /// So many of them on this medium. If the media together have more than `copies`, their sum counts.
+  /// Number of copies on this medium. If the media together have more than `copies`, their sum counts.
   Replicate& copies_on(Media media, uint32_t value) {
     const size_t at = static_cast<size_t>(media);
     if (at < sizeof c_.media_copies / sizeof *c_.media_copies) c_.media_copies[at] = value;
     return *this;
   }
-  /// A copy must be in this segment, or on this node: the next one that is placed. Refers to the name.
+  /// Requires the next copy to be in this segment, or on this node. Refers to the name.
   Replicate& at(Key segment, Media media = Media::any) {
     return locations_.push_back({segment, static_cast<uint32_t>(media), 0}), *this;
   }
   Replicate& retain(Retain value) { return c_.retain = static_cast<uint32_t>(value), *this; }
   /// 0 to 3; lower ones are evicted first.
   Replicate& priority(uint32_t value) { return c_.priority = value, *this; }
-  /// What is said about the value, up to NMC_MAX_METADATA bytes; refers to them.
+  /// Metadata of the value, up to NMC_MAX_METADATA bytes. Refers to these bytes.
   Replicate& metadata(Bytes value) { return c_.metadata = value, *this; }
 
   /// Valid while this object is not changed.
@@ -148,23 +149,23 @@ struct Segment {
   std::string name;
   Media media;
   SegmentState state;
-  int32_t near;  ///< NUMA node, or CUDA device, as it was when its node joined; -1 if that was not known: see nmc_segment_t
+  int32_t near;  ///< NUMA node or CUDA device when its node joined; -1 if unknown, see nmc_segment_t
   uint64_t capacity;
-  uint64_t used;     ///< as its node said last
-  std::string host;  ///< the machine that has it: the address by which others reach its node
+  uint64_t used;     ///< as last reported by its node
+  std::string host;  ///< machine that has it: the address by which others reach its node
   bool here;         ///< that is this client's machine
 };
 
-/// How far a drain is: true if nothing is left.
+/// Progress of a drain; true if nothing is left.
 struct Drained {
   bool done = false;
-  uint64_t left = 0;  ///< objects, as far as that is known
+  uint64_t left = 0;  ///< number of objects left, as far as that is known
   std::string what;   ///< what is left, in words, the first objects by their names
 
   explicit operator bool() const noexcept { return done; }
 };
 
-/// A value that was read, and what was said about it when it was put.
+/// A value that was read, and its metadata.
 struct Described {
   Buffer value, metadata;
 };
@@ -176,24 +177,24 @@ inline Segment segment_of(const nmc_segment_t& c) {
 }
 }  // namespace detail
 
-/// A value that is to be placed, and the segments that there are; see nmc_placement_t. Valid during the call.
+/// A value to be placed, and the segments of the cluster; see nmc_placement_t. Valid during the callback only.
 class Placing {
  public:
   explicit Placing(const nmc_placement_t& c) noexcept : c_(c) {}
   std::string_view key() const noexcept { return detail::text_of(c_.key); }
   uint64_t bytes() const noexcept { return c_.bytes; }
-  /// Copies that the put wants.
+  /// Number of copies that the put asks for.
   uint32_t copies() const noexcept { return c_.copies; }
-  /// How many segments there are.
+  /// Number of segments.
   size_t size() const noexcept { return c_.n_segments; }
-  /// One of them.
+  /// Segment number `at`.
   Segment operator[](size_t at) const { return detail::segment_of(*c_.segments[at]); }
 
  private:
   const nmc_placement_t& c_;
 };
 
-/// Chooses segments for a value by their numbers, best first; the leader chooses what is missing. May be called by several threads at a time.
+/// Chooses segments for a value by their numbers, best first; the leader chooses the rest. May be called by several threads at a time.
 using Placement = std::function<std::vector<uint32_t>(const Placing&)>;
 
 namespace detail {
@@ -229,12 +230,12 @@ class BasicClient : public AnyClient {
 
   using AnyClient::AnyClient;
   BasicClient(AnyClient&& other) noexcept : AnyClient(std::move(other)) {}
-  /// This client with results, for one call: `client.nothrow()->put(key, value)`.
+  /// This client in the form with results, for one call: `client.nothrow()->put(key, value)`.
   detail::Borrowed<BasicClient<Returning>> nothrow() const noexcept {
     return detail::Borrowed<BasicClient<Returning>>(get());
   }
 
-  /// Nobody is contacted yet.
+  /// Opens a client. It contacts no master yet.
   static Out<BasicClient> open(const ClientConfig& config) {
     const nmc_client_config_t c = config.c();
     nmc_client_t* handle = nullptr;
@@ -242,21 +243,21 @@ class BasicClient : public AnyClient {
     if (status < 0) return Mode::failure(status);
     return BasicClient(handle);
   }
-  /// Does what the destructor does, and says how it went. If it fails (NMC_ERR_BUSY) the client is still owned.
+  /// Does what the destructor does, and returns the outcome. If it fails (NMC_ERR_BUSY), the client is still owned.
   Out<void> close() { return Mode::done(destroy_now()); }
 
   // ---- nodes --------------------------------------------------------------------------------------------------------
 
-  /// Gives the cluster memory of this process, `config.heap_bytes`, as a segment of this name; with an empty one, `host:port`.
+  /// Gives memory of this process, `config.heap_bytes`, to the cluster as a segment of this name, or `host:port` if the name is empty.
   Out<void> mount(Key name, const StoreConfig& config) const {
     return Mode::done(nmc_client_mount(get(), name, &config.c()));
   }
-  /// Makes a node of a store that the program has.
+  /// Makes a node of a store that the program has; see nmc_client_attach_store for what happens to its contents.
   Out<void> attach_store(Key name, const AnyStore& store) const {
     return Mode::done(nmc_client_attach_store(get(), name, store.get()));
   }
-  /// A handle of a store, in its namespace, whose reads go on to the cluster: what neither memory nor disk has is read from a node. A miss
-  /// takes up to `timeout`, by default the client's. `store` itself stays as it is.
+  /// A handle of a store, in its namespace, whose reads continue in the cluster: values that are neither in memory nor on disk are read from
+  /// a node. A miss takes up to `timeout`, by default the client's. `store` itself stays as it is.
   Out<BasicStore<Mode>> open_store(const AnyStore& store, std::chrono::milliseconds timeout = default_timeout) const {
     nmc_store_t* handle = nullptr;
     const nmc_status_t status = nmc_client_open_store(get(), store.get(), timeout.count(), &handle);
@@ -265,8 +266,9 @@ class BasicClient : public AnyClient {
   }
   /// Takes a node of this client out of the cluster.
   Out<void> unmount(Key name) const { return Mode::done(nmc_client_unmount(get(), name)); }
-  /// Closes a segment, for its own programs too, and has what is only there copied. Waits so long until nothing is left: 0 ms is not at all, -1 ms as
-  /// long as it takes. Gives whether that is so, and else what is left: ask again until then.
+  /// Closes a segment, for its node's own programs too, and has values that are only there copied to other nodes. Waits up to `timeout` until
+  /// nothing is left: 0 ms does not wait, -1 ms waits as long as it takes. Returns whether anything is left, and what: call it again until
+  /// nothing is.
   Out<Drained> drain(Key segment, std::chrono::milliseconds timeout = std::chrono::milliseconds(0)) const {
     Drained made;
     const nmc_status_t status = nmc_client_drain(get(), segment, timeout.count(), &made.left);
@@ -275,18 +277,18 @@ class BasicClient : public AnyClient {
     if (!made.done) made.what = nmc_last_error_message();
     return made;
   }
-  /// Gives a drain up: the segment takes values again.
+  /// Gives up a drain: the segment accepts values again.
   Out<void> undrain(Key segment) const { return Mode::done(nmc_client_undrain(get(), segment)); }
-  /// Waits until others find what was stored in this client's nodes before, also past this client.
+  /// Waits until others can find everything that was stored in this client's nodes before, even if not through this client.
   Out<void> sync() const { return Mode::done(nmc_client_sync(get())); }
 
   // ---- memory -------------------------------------------------------------------------------------------------------
 
-  /// Values will be put from, or read into, this memory. With `tcp` nothing depends on it.
+  /// Announces that values will be put from, or read into, this memory. With `tcp` it makes no difference.
   Out<void> register_memory(MutableBytes memory) const {
     return Mode::done(nmc_client_register(get(), memory.ptr, memory.len));
   }
-  /// Takes that back, by its first byte.
+  /// Undoes register_memory; `memory` is its first byte.
   Out<void> unregister_memory(void* memory) const { return Mode::done(nmc_client_unregister(get(), memory)); }
 
   // ---- values -------------------------------------------------------------------------------------------------------
@@ -294,14 +296,14 @@ class BasicClient : public AnyClient {
   Out<void> put(Key key, Bytes value, const Replicate& options = {}) const {
     return put_slices(key, Many<Bytes>({value}), options);
   }
-  /// From several pieces, one after the other.
+  /// Puts a value from several pieces, one after the other.
   Out<void> put_slices(Key key, Many<Bytes> slices, const Replicate& options = {}) const {
     const nmc_replicate_t c = options.c();
     return Mode::done(nmc_client_put(get(), key, slices.data(), slices.size(), &c));
   }
 
-  /// From now on this says where values go that name no place; an empty one takes that back. It is called on the thread that puts or submits. What it
-  /// throws ends that put with NMC_ERR_INVALID_ARG.
+  /// Sets a function that chooses where values go whose options name no place; an empty one removes it. It is called on the thread that puts
+  /// or submits. If it throws, that put ends with NMC_ERR_INVALID_ARG.
   Out<void> set_placement(Placement placement) const {
     if (!placement) return Mode::done(nmc_client_set_placement(get(), nullptr, nullptr, nullptr));
     auto kept = std::make_unique<Placement>(std::move(placement));
@@ -313,7 +315,7 @@ class BasicClient : public AnyClient {
 
   using AnyClient::get;  // the C handle; get(key) is the read
 
-  /// A copy of the value. Who knows its size is faster with get_into.
+  /// A copy of the value. If you know its size, get_into is faster.
   Out<Buffer> get(Key key) const {
     Buffer value;
     const nmc_status_t status = read_all(key, value);
@@ -328,9 +330,9 @@ class BasicClient : public AnyClient {
     if (status < 0) return Mode::failure(status);
     return value;
   }
-  /// Into memory that is large enough. Gives the size of the value.
+  /// Reads into memory that is large enough. Returns the size of the value.
   Out<uint64_t> get_into(Key key, MutableBytes to) const { return get_slices(key, Many<MutableBytes>({to})); }
-  /// The same into several pieces of memory, one after the other.
+  /// Reads into several pieces of memory, one after the other. Returns the size of the value.
   Out<uint64_t> get_slices(Key key, Many<MutableBytes> to) const {
     uint64_t bytes = 0;
     const nmc_status_t status = nmc_client_get(get(), key, to.data(), to.size(), &bytes);
@@ -338,7 +340,7 @@ class BasicClient : public AnyClient {
     return bytes;
   }
 
-  /// A copy of the value, and what was said about it by the put that it is of.
+  /// A copy of the value, and its metadata; both are of the same put.
   Out<Described> get_with_metadata(Key key) const {
     Described made;
     const nmc_status_t status = detail::read_metadata(made.metadata, [&](void* to, size_t capacity, size_t* bytes) {
@@ -349,7 +351,7 @@ class BasicClient : public AnyClient {
     if (status < 0) return Mode::failure(status);
     return made;
   }
-  /// What was said about a value when it was put (Replicate::metadata), without a byte of it; empty if that was nothing. Nothing if there is no such value.
+  /// Metadata of a value (Replicate::metadata), read without the value; empty if it has none. std::nullopt if there is no such value.
   Out<std::optional<Buffer>> metadata(Key key) const {
     Buffer found;
     const nmc_status_t status = detail::read_metadata(found, [&](void* to, size_t capacity, size_t* bytes) {
@@ -366,7 +368,7 @@ class BasicClient : public AnyClient {
     if (status < 0) return Mode::failure(status);
     return true;
   }
-  /// The size of a value, as the leader lists it; nothing if there is none.
+  /// The size of a value, as the leader lists it; std::nullopt if there is no such value.
   Out<std::optional<uint64_t>> size(Key key) const {
     std::vector<Replica> found;
     const nmc_status_t status = list(key, found);
@@ -374,16 +376,16 @@ class BasicClient : public AnyClient {
     if (status < 0) return Mode::failure(status);
     return found.front().bytes;
   }
-  /// Waits until every owner has dropped the object.
+  /// Removes an object; waits until every owner has dropped it.
   Out<Removed> remove(Key key) const { return removed(nmc_client_remove(get(), key, 0)); }
-  /// Does not wait: the object is out of the directory.
+  /// Removes an object without waiting for the owners: it is out of the directory when this returns.
   Out<Removed> remove_async(Key key) const { return removed(nmc_client_remove(get(), key, NMC_REMOVE_ASYNC)); }
-  /// All objects of the client's namespace, in one step; with NMC_REMOVE_EVERYWHERE of all namespaces.
+  /// Removes all objects of the client's namespace in one step; with NMC_REMOVE_EVERYWHERE, of all namespaces.
   Out<Removed> remove_all(uint32_t flags = 0) const { return removed(nmc_client_remove_all(get(), flags)); }
 
   // ---- many at a time -----------------------------------------------------------------------------------------------
   //
-  // A batch tells of every item, in both forms: `client.put_batch(keys, values).value()` throws if one failed.
+  // A batch returns a status for every item, in both forms: `client.put_batch(keys, values).value()` throws if one failed.
 
   Batch put_batch(Many<Key> keys, Many<Bytes> values, const Replicate& options = {}) const {
     const nmc_replicate_t c = options.c();
@@ -400,7 +402,7 @@ class BasicClient : public AnyClient {
       return nmc_client_put_batch(get(), keys.data(), all.pieces.data(), all.counts.data(), keys.size(), &c, items);
     });
   }
-  /// Into memory that is large enough; the values are their sizes.
+  /// Reads into memory that is large enough; the values of the result are the sizes.
   BatchOf<uint64_t> get_into_batch(Many<Key> keys, Many<MutableBytes> buffers) const {
     std::vector<uint64_t> sizes(keys.size());
     auto made = detail::batch<BatchOf<uint64_t>>(keys.size(), buffers.size(), [&](nmc_status_t* items) {
@@ -420,7 +422,7 @@ class BasicClient : public AnyClient {
     made.values = std::move(sizes);
     return made;
   }
-  /// What was said about each; nothing where that failed.
+  /// Metadata of each; empty where that failed.
   BatchOf<Buffer> metadata_batch(Many<Key> keys) const {
     std::vector<size_t> sizes(keys.size());
     BatchOf<Buffer> found;
@@ -435,13 +437,13 @@ class BasicClient : public AnyClient {
     for (size_t i = 0; i < keys.size(); ++i) found.values[i].resize(sizes[i]);
     return found;
   }
-  /// NMC_OK, NMC_IN_PROGRESS or NMC_ERR_NOT_FOUND for each, or why it failed. With NMC_REMOVE_ASYNC as `flags` it does not wait.
+  /// Returns NMC_OK, NMC_IN_PROGRESS or NMC_ERR_NOT_FOUND for each, or why it failed. With NMC_REMOVE_ASYNC as `flags` it does not wait.
   Batch remove_batch(Many<Key> keys, uint32_t flags = 0) const {
     return detail::batch<Batch>(keys.size(), keys.size(), [&](nmc_status_t* items) {
       return nmc_client_remove_batch(get(), keys.data(), keys.size(), flags, items);
     });
   }
-  /// NMC_OK or NMC_ERR_NOT_FOUND for each.
+  /// Returns NMC_OK or NMC_ERR_NOT_FOUND for each.
   Out<std::vector<nmc_status_t>> exists_batch(Many<Key> keys) const {
     std::vector<nmc_status_t> statuses(keys.size());
     const nmc_status_t status = nmc_client_exists_batch(get(), keys.data(), keys.size(), statuses.data());
@@ -451,8 +453,8 @@ class BasicClient : public AnyClient {
 
   // ---- without waiting ----------------------------------------------------------------------------------------------
   //
-  // A completion with the token is queued when a call has ended. Until it was taken, or the client is closed, the memory of the call
-  // is the library's: `Calls` below sees to that.
+  // When a call has ended, a completion with its token is queued. Until that has been taken, or the client is closed, the memory of the
+  // call is the library's. `Calls` below takes care of that.
 
   Out<void> submit_put(Key key, Bytes value, uint64_t token, const Replicate& options = {}) const {
     return submit_put_slices(key, Many<Bytes>({value}), token, options);
@@ -467,7 +469,7 @@ class BasicClient : public AnyClient {
   Out<void> submit_get_slices(Key key, Many<MutableBytes> to, uint64_t token) const {
     return Mode::done(nmc_client_submit_get(get(), key, to.data(), to.size(), token));
   }
-  /// What was said about a value; the completion's `bytes` are its size.
+  /// Reads the metadata of a value; `bytes` of the completion is its size.
   Out<void> submit_metadata(Key key, MutableBytes to, uint64_t token) const {
     return Mode::done(nmc_client_submit_get_metadata(get(), key, to.ptr, to.len, token));
   }
@@ -492,8 +494,8 @@ class BasicClient : public AnyClient {
   Out<void> submit_remove_batch(Many<Key> keys, uint64_t token, nmc_status_t* statuses = nullptr, uint32_t flags = 0) const {
     return Mode::done(nmc_client_submit_remove_batch(get(), keys.data(), keys.size(), flags, token, statuses));
   }
-  /// Takes what is queued, the oldest first, at most `most`. If that is nothing it waits for one: 0 ms is not at all, -1 ms as long as
-  /// something is under way.
+  /// Takes queued completions, oldest first and at most `most`. If there are none, it waits for one: 0 ms does not wait, -1 ms waits as long
+  /// as any call is under way.
   Out<std::vector<nmc_client_completion_t>> completions(std::chrono::milliseconds timeout = std::chrono::milliseconds(0),
                                                         size_t most = 64) const {
     std::vector<nmc_client_completion_t> taken(most);
@@ -510,7 +512,7 @@ class BasicClient : public AnyClient {
     if (status < 0) return Mode::failure(status);
     return fd;
   }
-  /// Ends what was submitted with this token. Gives whether any of it was under way; its completion is queued either way.
+  /// Ends the calls that were submitted with this token. Returns whether any was under way; its completion is queued either way.
   Out<bool> cancel(uint64_t token) const {
     const nmc_status_t status = nmc_client_cancel(get(), token);
     if (status == NMC_ERR_NOT_FOUND) return false;
@@ -520,21 +522,21 @@ class BasicClient : public AnyClient {
 
   // ---- looking ------------------------------------------------------------------------------------------------------
 
-  /// The copies of an object; none if nobody has it.
+  /// The copies of an object; empty if there are none.
   Out<std::vector<Replica>> query(Key key) const {
     std::vector<Replica> found;
     const nmc_status_t status = list(key, found);
     if (status < 0 && status != NMC_ERR_NOT_FOUND) return Mode::failure(status);
     return found;
   }
-  /// A page of the keys that begin like this. `cursor` is 0 at first, and again after the last page.
+  /// One page of the keys that begin with `prefix`. `cursor` is 0 at first, and again after the last page.
   Out<std::vector<std::string>> keys_page(uint64_t& cursor, std::string_view prefix = {}) const {
     std::vector<std::string> found;
     const nmc_status_t status = list_keys(cursor, prefix, found);
     if (status < 0) return Mode::failure(status);
     return found;
   }
-  /// All of them, page by page.
+  /// All keys that begin with `prefix`.
   Out<std::vector<std::string>> keys(std::string_view prefix = {}) const {
     std::vector<std::string> found;
     uint64_t cursor = 0;
@@ -626,9 +628,8 @@ class BasicClient : public AnyClient {
 
 // -------------------------------------------------------------------------------------------------------- calls --
 
-/// Calls of a client that nobody waits for. The destructor ends those that are under way, so that memory that lives longer than this
-/// object is safe. It takes all completions of the client: there is one for a client. It refers to the client, which may be closed before.
-/// Not thread-safe.
+/// Submitted calls of a client. The destructor ends those that are under way, so memory that outlives this object is safe. It takes all
+/// completions of the client, so use only one per client. It refers to the client, which may be closed before it. Not thread-safe.
 ///
 ///   nmc::Calls calls(client);
 ///   const uint64_t first = calls.get("prompt/17", room), second = calls.get("prompt/18", more);
@@ -651,7 +652,7 @@ class BasicCalls {
     for (size_t n = 0; !tokens_.empty() && nmc_client_completions(client_, taken, 16, -1, &n) == NMC_OK && n > 0;) forget(taken, n);
   }
 
-  /// Each gives the token of its completion.
+  /// These submit a call and return the token of its completion.
   Out<uint64_t> put(Key key, Bytes value, const Replicate& options = {}) { return put_slices(key, Many<Bytes>({value}), options); }
   Out<uint64_t> put_slices(Key key, Many<Bytes> slices, const Replicate& options = {}) {
     const nmc_replicate_t c = options.c();
@@ -668,9 +669,9 @@ class BasicCalls {
   Out<uint64_t> remove(Key key, uint32_t flags = 0) {
     return submit([&](uint64_t token) { return nmc_client_submit_remove(client_, key, flags, token); });
   }
-  /// Submitted, and their completions not taken.
+  /// Number of calls that were submitted and whose completions have not been taken.
   size_t under_way() const noexcept { return tokens_.size(); }
-  /// Takes completions; waits for one as long as any call is under way, or so long.
+  /// Takes completions. If there are none, it waits for one as long as any call is under way, or up to `timeout`.
   Out<std::vector<nmc_client_completion_t>> wait(std::chrono::milliseconds timeout = std::chrono::milliseconds(-1), size_t most = 64) {
     std::vector<nmc_client_completion_t> taken(most);
     size_t n = 0;

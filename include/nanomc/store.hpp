@@ -35,7 +35,7 @@ enum class ObjectState : uint32_t {
   on_disk = NMC_OBJECT_ON_DISK,
   elsewhere = NMC_OBJECT_ELSEWHERE,
 };
-/// Whether a wait ends at once for a key that nobody is writing.
+/// Whether a wait ends at once for a key that is not being written.
 enum class Wait : uint32_t { written = 0, appear = NMC_WAIT_APPEAR };
 
 /// For Store::namespace_: leave the quota as it is.
@@ -43,7 +43,7 @@ inline constexpr uint64_t same_quota = UINT64_MAX;
 
 // ------------------------------------------------------------------------------------------------------ options --
 
-/// How a store is made or attached to; see nmc_store_config_t.
+/// How a store is created or attached to; see nmc_store_config_t.
 class StoreConfig {
  public:
   StoreConfig& heap_bytes(uint64_t value) { return c_.heap_bytes = value, *this; }
@@ -54,7 +54,7 @@ class StoreConfig {
   StoreConfig& pin_slots(uint32_t value) { return c_.pin_slots = value, *this; }
   StoreConfig& eviction(Evict value) { return c_.eviction = static_cast<uint32_t>(value), *this; }
   StoreConfig& checksums(bool wanted = true) { return flag(NMC_STORE_CHECKSUMS, wanted); }
-  /// Nothing is stored, and nothing is said to be missing, before the tier is open.
+  /// Until the tier is open, nothing is stored and no key counts as missing; see NMC_STORE_WAIT_FOR_TIER.
   StoreConfig& wait_for_tier(bool wanted = true) { return flag(NMC_STORE_WAIT_FOR_TIER, wanted); }
   StoreConfig& master_rank(int32_t value) { return c_.master_rank = value, *this; }
   /// Above `high`/1000 of a heap the master evicts, down to `low`/1000.
@@ -68,13 +68,14 @@ class StoreConfig {
   }
   StoreConfig& attach_timeout(std::chrono::milliseconds value) { return c_.attach_timeout_ms = value.count(), *this; }
   StoreConfig& call_timeout(std::chrono::milliseconds value) { return c_.call_timeout_ms = value.count(), *this; }
-  /// Of an embedded store: number, kind and device of its heaps.
+  /// Embedded store: number, kind and device of its heaps.
   StoreConfig& world_size(uint32_t value) { return c_.world_size = value, *this; }
   StoreConfig& heap_kind(HeapKind value) { return c_.heap_kind = static_cast<uint32_t>(value), *this; }
   StoreConfig& device(int32_t value) { return c_.device = value, *this; }
   StoreConfig& huge_pages(bool wanted = true) { return heap_flag(NMC_HEAP_HUGE_PAGES, wanted); }
   StoreConfig& populate(bool wanted = true) { return heap_flag(NMC_HEAP_POPULATE, wanted); }
-  /// Of an embedded store: memory of the program is its one heap, as much as `heap_bytes` and `heap_offset` say, until the store is destroyed.
+  /// Embedded store: memory of the program to use as its one heap, as much as `heap_bytes` and `heap_offset` say, until the store is
+  /// destroyed.
   StoreConfig& lend_host_ptr(void* ptr) { return lend(NMC_IMPORT_HOST_PTR, -1, ptr); }
   StoreConfig& lend_host_fd(int fd) { return lend(NMC_IMPORT_HOST_FD, fd, nullptr); }
   StoreConfig& lend_cuda_ptr(void* ptr) { return lend(NMC_IMPORT_CUDA_PTR, -1, ptr); }
@@ -96,29 +97,28 @@ class StoreConfig {
 /// How a value is stored; see nmc_put_options_t.
 class PutOptions {
  public:
-  /// In the heap of this rank.
+  /// Stores the value in the heap of this rank.
   PutOptions& on_rank(int32_t value) { return c_.preferred_segment = value, *this; }
-  /// In the heap of another rank if that one has no room.
+  /// Uses the heap of another rank if that one has no room.
   PutOptions& any_rank(bool wanted = true) { return flag(NMC_PUT_ANY_RANK, wanted); }
-  /// In one run of pages.
+  /// Stores the value in one run of pages.
   PutOptions& contiguous(bool wanted = true) { return flag(NMC_PUT_CONTIGUOUS, wanted); }
-  /// In the place of an object with the same key.
+  /// Replaces an object with the same key.
   PutOptions& replace(bool wanted = true) { return flag(NMC_PUT_REPLACE, wanted); }
   PutOptions& retain(Retain value) { return c_.retain = static_cast<uint32_t>(value), *this; }
   /// 0 to 3; lower ones are evicted first.
   PutOptions& priority(uint32_t value) { return c_.priority = value, *this; }
-  /// How long a soft retention lasts.
-  /// Zero is for ever; a time that is over is as short as can be.
+  /// How long a soft retention lasts. Zero means for ever; a negative time counts as the shortest possible one.
   PutOptions& ttl(std::chrono::milliseconds value) { return c_.ttl_ms = detail::ttl_ms(value), *this; }
-  /// Waits so long for room if there is none; `default_timeout` is the store's call timeout.
+  /// How long to wait for room if there is none; `default_timeout` is the store's call timeout.
   PutOptions& wait(std::chrono::milliseconds value) { return c_.wait_ms = value.count(), *this; }
-  /// What is said about the object, up to NMC_MAX_METADATA bytes; refers to them. In a batch, about each.
+  /// Metadata of the object, up to NMC_MAX_METADATA bytes. Refers to these bytes. In a batch, every object gets the same.
   PutOptions& metadata(Bytes value) { return c_.metadata = value, *this; }
-  /// In a batch: the same for each object, one after the other, and as many as there are keys; refers to the list.
+  /// In a batch: metadata for each object, as many as there are keys. Refers to the list.
   PutOptions& metadata_each(span<const Bytes> values) {
     return c_.metadata_each = values.data(), each_ = values.size(), *this;
   }
-  /// How many `metadata_each` has; `n` if there is none.
+  /// Length of the list of `metadata_each`; `n` if there is none.
   size_t each_or(size_t n) const noexcept { return each_ == SIZE_MAX ? n : each_; }
 
   const nmc_put_options_t& c() const noexcept { return c_; }
@@ -133,7 +133,7 @@ class PutOptions {
 
 // ------------------------------------------------------------------------------------------------------ results --
 
-/// Numbers about a store, and about each rank's heap.
+/// Counters of a store, and of each rank's heap.
 struct StoreStats : nmc_store_stats_t {
   std::vector<nmc_store_rank_stats_t> ranks;
 };
@@ -180,7 +180,7 @@ class Runs {
 
 inline nmc_status_t unpin(nmc_store_t* store, nmc_view_t view) { return nmc_store_unpin(store, &view); }
 
-/// A plan that is given up, unless it was committed.
+/// A plan that is given up unless it was committed.
 struct OpenPlan : nmc_write_plan_t {
   bool committed = false;
 };
@@ -255,7 +255,7 @@ class BasicView : public AnyView {
     if (status < 0) return Mode::failure(status);
     return pages;
   }
-  /// What the writer of the object said about it; empty if nothing.
+  /// Metadata of the object; empty if there is none.
   Out<Buffer> metadata() const {
     Buffer found;
     const nmc_status_t status = detail::read_metadata(found, [&](void* to, size_t capacity, size_t* bytes) {
@@ -264,14 +264,14 @@ class BasicView : public AnyView {
     if (status != NMC_OK) return Mode::failure(detail::missed(status));
     return found;
   }
-  /// Compares every page with its checksum: NMC_ERR_CORRUPT if one is wrong, NMC_ERR_UNSUPPORTED in a store without them.
-  /// False if they are not stored yet.
+  /// Compares every page with its checksum: NMC_ERR_CORRUPT if one is wrong, NMC_ERR_UNSUPPORTED in a store without checksums.
+  /// False if the checksums are not stored yet.
   [[nodiscard]] Out<bool> verify() const {
     const nmc_status_t status = nmc_store_verify(from_, &what_);
     if (status < 0) return Mode::failure(status);
     return status == NMC_OK;
   }
-  /// A CUDA stream copies from byte `offset` on into memory that the GPU can reach. Unpin on that stream, too.
+  /// Copies, on a CUDA stream, from byte `offset` on into memory that the GPU can reach. Unpin on that stream too.
   Out<void> fetch_async(uint64_t offset, Many<MutableBytes> to, void* stream) const {
     return Mode::done(nmc_store_fetch_async(from_, &what_, offset, to.data(), to.size(), stream));
   }
@@ -280,7 +280,7 @@ class BasicView : public AnyView {
     nmc_store_t* const store = from_;
     return Mode::done(detail::unpin(store, release()));
   }
-  /// Leaves the unpinning to a CUDA stream, after all that was enqueued before. The view is empty then.
+  /// Lets a CUDA stream unpin, after everything that was enqueued before. The view is empty then.
   Out<void> unpin_async(void* stream) {
     const nmc_status_t status = nmc_store_unpin_async(from_, &what_, stream);
     if (status >= 0) (void)release();
@@ -346,15 +346,15 @@ class BasicWritePlan : public AnyWritePlan {
     return made;
   }
 
-  /// All bytes are stored: readers may have the object.
+  /// Publishes the object: all bytes are stored.
   Out<void> commit() {
     const nmc_status_t status = nmc_store_commit(from_, &what_);
     ended(status);
     return Mode::done(status);
   }
-  /// A CUDA stream publishes when it gets there. commit() afterwards tells what became of it, and wakes who waits.
+  /// Publishes when a CUDA stream gets there. Call commit() afterwards: it returns the outcome, and wakes waiting readers.
   Out<void> commit_async(void* stream) const { return Mode::done(nmc_store_commit_async(from_, &what_, stream)); }
-  /// A CUDA stream copies memory that the GPU can reach to byte `offset` of the value, and on. Follow with commit_async.
+  /// Copies, on a CUDA stream, memory that the GPU can reach to the value, from byte `offset` on. Follow with commit_async.
   Out<void> push_async(uint64_t offset, Many<Bytes> slices, void* stream) const {
     return Mode::done(nmc_store_push_async(from_, &what_, offset, slices.data(), slices.size(), stream));
   }
@@ -362,7 +362,7 @@ class BasicWritePlan : public AnyWritePlan {
   Out<void> publish_desc(nmc_publish_desc_t& desc) const {
     return Mode::done(nmc_store_publish_desc(from_, &what_, &desc));
   }
-  /// The first `pages` pages are stored: readers may begin with them.
+  /// Publishes the first `pages` pages, which are stored: readers may begin with them.
   Out<void> publish_pages(uint32_t pages) const { return Mode::done(nmc_store_publish_pages(from_, &what_, pages)); }
   /// Gives the plan up now.
   Out<void> abort() {
@@ -380,8 +380,8 @@ class BasicWritePlan : public AnyWritePlan {
 /// A reserved pin slot in either form.
 using AnyPinSlot = detail::Lease<nmc_store_t, uint32_t, nmc_store_slot_release>;
 
-/// A pin slot that is set aside for a captured graph or for kernels. Move-only; given back with this object, when no graph
-/// and no kernel will use it again.
+/// A pin slot reserved for a captured graph or for kernels. Move-only; the destructor gives it back, and after that no graph and no kernel
+/// may use it.
 template <class Mode>
 class BasicPinSlot : public AnyPinSlot {
  public:
@@ -391,7 +391,7 @@ class BasicPinSlot : public AnyPinSlot {
   using AnyPinSlot::AnyPinSlot;
   BasicPinSlot(AnyPinSlot&& other) noexcept : AnyPinSlot(std::move(other)) {}
 
-  /// Pins an object before the launch of a graph that ends the pin with a captured unpin_async: what it gives owns nothing.
+  /// Pins an object before the launch of a graph that ends the pin with a captured unpin_async. The result owns nothing.
   Out<nmc_view_t> pin(Key key) const {
     nmc_view_t view{};
     const nmc_status_t status = nmc_store_slot_pin(from_, what_, key, &view);
@@ -426,7 +426,7 @@ class BasicStore : public AnyStore {
 
   using AnyStore::AnyStore;
   BasicStore(AnyStore&& other) noexcept : AnyStore(std::move(other)) {}
-  /// This store with results, for one call: `store.nothrow()->wait_ready(key)`.
+  /// This store in the form with results, for one call: `store.nothrow()->wait_ready(key)`.
   detail::Borrowed<BasicStore<Returning>> nothrow() const noexcept {
     return detail::Borrowed<BasicStore<Returning>>(get());
   }
@@ -447,7 +447,7 @@ class BasicStore : public AnyStore {
     if (status < 0) return Mode::failure(status);
     return BasicStore(handle);
   }
-  /// Does what the destructor does, and says how it went. If it fails (NMC_ERR_BUSY) the store is still owned.
+  /// Does what the destructor does, and returns the outcome. If it fails (NMC_ERR_BUSY), the store is still owned.
   Out<void> destroy() { return Mode::done(destroy_now()); }
 
   // ---- writing ------------------------------------------------------------------------------------------------------
@@ -489,8 +489,8 @@ class BasicStore : public AnyStore {
   Out<View> pin_partial(Key key, uint32_t pages) const {
     return pinned([&](nmc_view_t* c) { return nmc_store_pin_partial(get(), key, pages, c); });
   }
-  /// The value in place, for this caller alone: it is removed from the store, and of several who ask one gets it. If that one
-  /// dies, the value is gone with it.
+  /// The value in place, for this caller alone: it is removed from the store. Of several callers, one gets it. If that one dies, the
+  /// value is gone.
   Out<View> consume(Key key) const {
     return pinned([&](nmc_view_t* c) { return nmc_store_consume(get(), key, c); });
   }
@@ -502,7 +502,7 @@ class BasicStore : public AnyStore {
   Out<std::optional<View>> find_partial(Key key, uint32_t pages) const {
     return pinned_if([&](nmc_view_t* c) { return nmc_store_pin_partial(get(), key, pages, c); });
   }
-  /// consume in the same way: nothing, too, if another was faster.
+  /// consume in the same way; also std::nullopt if another caller was faster.
   Out<std::optional<View>> consume_if(Key key) const {
     return pinned_if([&](nmc_view_t* c) { return nmc_store_consume(get(), key, c); });
   }
@@ -526,11 +526,11 @@ class BasicStore : public AnyStore {
     if (status < 0) return Mode::failure(status);
     return value;
   }
-  /// Into memory of exactly the value's size. The result is the number of bytes read, also in the next three.
+  /// Reads into memory of exactly the value's size. Returns the number of bytes read, as do the next three.
   Out<size_t> get_into(Key key, MutableBytes to) const {
     return read(nmc_store_get_into(get(), key, to.ptr, to.len), to.len);
   }
-  /// A part of the value, from byte `offset` on.
+  /// Reads a part of the value, from byte `offset` on.
   Out<size_t> get_range(Key key, uint64_t offset, MutableBytes to) const {
     return read(nmc_store_get_slices(get(), key, offset, &to, 1, nullptr), to.len);
   }
@@ -560,7 +560,7 @@ class BasicStore : public AnyStore {
     if (status < 0) return Mode::failure(status);
     return state != NMC_OBJECT_ABSENT && state != NMC_OBJECT_WRITING;
   }
-  /// The size of the value; nothing if there is none yet, also in the next two.
+  /// The size of the value; std::nullopt if there is none yet, as in the next two.
   Out<std::optional<size_t>> size(Key key) const {
     size_t size = 0;
     const nmc_status_t status = nmc_store_get(get(), key, nullptr, 0, &size);
@@ -568,7 +568,7 @@ class BasicStore : public AnyStore {
     if (status < 0) return Mode::failure(status);
     return size;
   }
-  /// What the writer of an object said about it (PutOptions::metadata); empty if that was nothing.
+  /// Metadata of an object (PutOptions::metadata); empty if its writer gave none.
   Out<std::optional<Buffer>> metadata(Key key) const {
     Buffer found;
     const nmc_status_t status = detail::read_metadata(found, [&](void* to, size_t capacity, size_t* bytes) {
@@ -593,8 +593,8 @@ class BasicStore : public AnyStore {
     if (status < 0) return Mode::failure(status);
     return matched;
   }
-  /// Calls `one(std::string_view key, uint64_t bytes)` for the objects that can be read; if it returns a bool, until
-  /// that is false. Gives how many it was called for.
+  /// Calls `one(std::string_view key, uint64_t bytes)` for the objects that can be read; if it returns a bool, until that is false.
+  /// Returns how many it was called for.
   template <class One>
   Out<size_t> for_each(One one) const {
     std::array<char, 1024> key;  // the longest there is
@@ -617,18 +617,18 @@ class BasicStore : public AnyStore {
 
   /// False if there was no such object.
   Out<bool> remove(Key key) const { return was_there(nmc_store_remove(get(), key)); }
-  /// Gives how many were removed.
+  /// Returns how many were removed.
   Out<uint64_t> remove_by_prefix(Key prefix) const {
     uint64_t removed = 0;
     const nmc_status_t status = nmc_store_remove_by_prefix(get(), prefix, &removed);
     if (status < 0) return Mode::failure(status);
     return removed;
   }
-  /// Forgets every object of the namespace.
+  /// Removes all objects of the namespace at once.
   Out<void> remove_all() const { return Mode::done(nmc_store_remove_all(get())); }
   /// Counts as an access. False if there is no such object.
   Out<bool> touch(Key key) const { return was_there(nmc_store_touch(get(), key)); }
-  /// NMC_NOT_READY, as an error, of an object that is on disk only.
+  /// For an object that is only on disk this is an error, NMC_NOT_READY.
   Out<void> retain(Key key, Retain retain, uint32_t priority = 0,
                    std::chrono::milliseconds ttl = std::chrono::milliseconds(0)) const {
     const uint64_t ms = detail::ttl_ms(ttl);
@@ -640,21 +640,22 @@ class BasicStore : public AnyStore {
 
   // ---- waiting ------------------------------------------------------------------------------------------------------
 
-  /// Until it can be pinned. NMC_NOT_READY, as an error, of an object that is on disk only: a get reads it, Tier::prefetch brings it back.
+  /// Waits until the object can be pinned. For an object that is only on disk this is an error, NMC_NOT_READY: a get reads it,
+  /// Tier::prefetch brings it back.
   Out<void> wait_ready(Key key, Wait wait = Wait::written, std::chrono::milliseconds timeout = default_timeout) const {
     return really(nmc_store_wait_ready(get(), key, static_cast<uint32_t>(wait), timeout.count()));
   }
-  /// Until the first `pages` pages are ready.
+  /// Waits until the first `pages` pages are ready.
   Out<void> wait_pages(Key key, uint32_t pages, Wait wait = Wait::written,
                        std::chrono::milliseconds timeout = default_timeout) const {
     return really(nmc_store_wait_pages(get(), key, pages, static_cast<uint32_t>(wait), timeout.count()));
   }
-  /// Queues a completion with `token` when the object can be read, or will not become so.
+  /// Queues a completion with `token` when the object can be read, or never will be.
   Out<void> watch(Key key, uint64_t token, Wait wait = Wait::written) const {
     return Mode::done(nmc_store_watch(get(), key, static_cast<uint32_t>(wait), token));
   }
-  /// Takes what is queued, the oldest first, at most `most`. `lost` of one tells how many just before it are gone, since
-  /// nobody took them and more than `NMC_MAX_COMPLETIONS` waited.
+  /// Takes queued completions, oldest first and at most `most`. `lost` of one says how many just before it were dropped, because more
+  /// than `NMC_MAX_COMPLETIONS` waited.
   Out<std::vector<nmc_completion_t>> completions(size_t most = 64) const {
     std::vector<nmc_completion_t> taken(most);
     size_t n = 0;
@@ -681,14 +682,14 @@ class BasicStore : public AnyStore {
                              std::chrono::milliseconds timeout = default_timeout) const {
     return Mode::done(nmc_store_wait_ready_async(get(), key, timeout.count(), stream, result));
   }
-  /// Publishes what the descriptors (WritePlan::publish_desc) say when the stream gets there: to be captured in a graph.
+  /// Publishes what the descriptors (WritePlan::publish_desc) hold when the stream gets there. Made to be captured in a graph.
   Out<void> publish_captured(span<const nmc_publish_desc_t> descs, void* stream) const {
     if (descs.size() > UINT32_MAX) {
       return Mode::done({NMC_ERR_INVALID_ARG, std::to_string(descs.size()) + " descriptors do not fit 32 bits"});
     }
     return Mode::done(nmc_store_publish_captured(get(), descs.data(), static_cast<uint32_t>(descs.size()), stream));
   }
-  /// Sets a pin slot aside for a captured graph or for kernels.
+  /// Reserves a pin slot for a captured graph or for kernels.
   Out<BasicPinSlot<Mode>> reserve_slot() const {
     uint32_t slot = 0;
     const nmc_status_t status = nmc_store_slot_reserve(get(), &slot);
@@ -698,7 +699,7 @@ class BasicStore : public AnyStore {
 
   // ---- many at a time -----------------------------------------------------------------------------------------------
   //
-  // A batch tells of every item, in both forms: `store.put_batch(keys, values).value()` throws if one failed.
+  // A batch returns a status for every item, in both forms: `store.put_batch(keys, values).value()` throws if one failed.
 
   Batch put_batch(Many<Key> keys, Many<Bytes> values, const PutOptions& options = {}) const {
     const size_t others = values.size() == keys.size() ? options.each_or(keys.size()) : values.size();
@@ -778,7 +779,7 @@ class BasicStore : public AnyStore {
     stats.ranks.resize(stats.n_ranks);
     return stats;
   }
-  /// The numbers in the text format of Prometheus.
+  /// The counters in the text format of Prometheus.
   Out<std::string> prometheus() const {
     return detail::text<Mode>([&](char* buffer, size_t capacity, size_t* needed) {
       return nmc_store_prometheus(get(), buffer, capacity, needed);
@@ -831,7 +832,7 @@ class BasicStore : public AnyStore {
     if (status != NMC_OK) return Mode::failure(detail::missed(status));
     return bytes;
   }
-  /// Of a call that has done nothing where it says that the object is not ready.
+  /// For a call that has done nothing if it returns that the object is not ready.
   static Out<void> really(nmc_status_t status) {
     if (status > 0) return Mode::done(detail::missed(status));
     return Mode::done(status);
@@ -842,7 +843,7 @@ class BasicStore : public AnyStore {
     return true;
   }
 
-  /// Takes over the plans or views of the items that went well. One that cannot be is an item that failed.
+  /// Takes over the plans or views of the items that succeeded. If one cannot be taken over, its item has failed.
   template <class Made, class T, class C>
   void adopt(BatchOf<T>& batch, const std::vector<C>& from) const {
     batch.values.resize(from.size());

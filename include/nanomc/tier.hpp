@@ -7,8 +7,8 @@
  *   store.put("prompt/17", kv);                                 // written ahead of eviction, by a thread of the library
  *   nmc::Buffer value = store.get("prompt/17");                 // from memory or from disk: the same call, in any process
  *
- * Reads need no tier object: only the process of the store's master opens one, to make the tier. What a callback throws ends the
- * call that it was called from, and comes out of that call, in both forms.
+ * Reads need no tier object: only the process of the store's master has to open one, which creates the tier. If a callback throws, the
+ * call that it was called from ends, and throws the same exception, in both forms.
  */
 #ifndef NANOMC_TIER_HPP
 #define NANOMC_TIER_HPP
@@ -21,7 +21,7 @@ namespace nmc {
 
 // ---------------------------------------------------------------------------------------------------- arguments --
 
-/// Told how far a recovery is: `done` of `total` buckets.
+/// Receives the progress of a recovery: `done` of `total` buckets have been read.
 using TierProgress = std::function<void(uint64_t done, uint64_t total)>;
 
 /// How a tier is opened; see nmc_tier_config_t.
@@ -33,45 +33,45 @@ class TierConfig {
   TierConfig& directory(std::string value) { return directory_ = std::move(value), *this; }
   TierConfig& max_objects(uint64_t value) { return c_.max_objects = value, *this; }
   TierConfig& capacity_bytes(uint64_t value) { return c_.capacity_bytes = value, *this; }
-  /// A bucket is complete when it has this many bytes, or values.
+  /// A bucket is complete when it has this many bytes, or this many values.
   TierConfig& bucket_bytes(uint64_t value) { return c_.bucket_bytes = value, *this; }
   TierConfig& bucket_keys(uint32_t value) { return c_.bucket_keys = value, *this; }
-  /// Longest time between two looks for something to write, from 1 ms up.
+  /// Longest time between two checks for something to write, from 1 ms up.
   TierConfig& heartbeat(std::chrono::milliseconds value) {
     const auto ms = value.count();
     // 0 would be the default.
     return c_.heartbeat_ms = ms < 1 ? 1 : ms > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(ms), *this;
   }
   TierConfig& depth(uint32_t value) { return c_.depth = value, *this; }
-  /// Past the page cache, where the file system can do that: so it is by default, as with io_uring.
+  /// Whether to bypass the page cache, where the file system supports it, and whether to use io_uring. Both are on by default.
   TierConfig& direct(bool wanted) { return flag(NMC_TIER_NO_DIRECT, !wanted); }
   TierConfig& uring(bool wanted) { return flag(NMC_TIER_NO_URING, !wanted); }
   TierConfig& durable_remove(bool wanted = true) { return flag(NMC_TIER_DURABLE_REMOVE, wanted); }
   TierConfig& paused(bool wanted = true) { return flag(NMC_TIER_PAUSED, wanted); }
   TierConfig& reset_if_damaged(bool wanted = true) { return flag(NMC_TIER_RESET_IF_DAMAGED, wanted); }
   TierConfig& delete_torn(bool wanted = true) { return flag(NMC_TIER_DELETE_TORN, wanted); }
-  /// How values lie in the directory: NMC_TIER_BACKEND_BUCKET, _FILE, _OFFSET or _NOOP.
+  /// How values are laid out in the directory: NMC_TIER_BACKEND_BUCKET, _FILE, _OFFSET or _NOOP.
   TierConfig& backend(uint32_t value) { return c_.backend = value, *this; }
-  /// The list of every bucket is written twice.
+  /// Writes the list of every bucket twice.
   TierConfig& meta(bool wanted = true) { return flag(NMC_TIER_META, wanted); }
-  /// Though the store's tier under its former master was another directory.
+  /// Opens this directory although the store's tier had another one under its former master; see NMC_TIER_OTHER_DIRECTORY.
   TierConfig& other_directory(bool wanted = true) { return flag(NMC_TIER_OTHER_DIRECTORY, wanted); }
   /// Puts return when their values are on disk.
   TierConfig& write_through(bool wanted = true) { return flag(NMC_TIER_WRITE_THROUGH, wanted); }
-  /// What leaves a full disk: Evict::none, fifo or lru.
+  /// What is evicted from a full disk: Evict::none, fifo or lru.
   TierConfig& eviction(Evict value) { return c_.eviction = static_cast<uint32_t>(value), *this; }
-  /// Reads after which a value comes back into memory; 1 for always, 0 for never.
+  /// After how many reads from disk a value comes back into memory; 1 for always, 0 for never.
   TierConfig& promote_after(uint32_t reads) { return c_.promote_after = reads, *this; }
-  /// What is written ahead of its eviction: what was read so often, and has this priority at least.
+  /// Which values are written ahead of their eviction: those that were read this often, and have at least this priority.
   TierConfig& admit_reads(uint32_t value) { return c_.admit_reads = value, *this; }
   TierConfig& admit_priority(uint32_t value) { return c_.admit_priority = value, *this; }
   TierConfig& write_bytes_per_s(uint64_t value) { return c_.write_bytes_per_s = value, *this; }
-  /// Keeps what happens to values on disk, for Tier::events.
+  /// Records what happens to values on disk, for Tier::events.
   TierConfig& events(bool wanted = true) { return flag(NMC_TIER_EVENTS, wanted); }
   TierConfig& progress(TierProgress value) { return progress_ = std::move(value), *this; }
   const TierProgress& progress() const noexcept { return progress_; }
 
-  /// Without the progress function, whose place is in Tier::open. Valid while this object is not changed.
+  /// The C config, without the progress function, which Tier::open sets. Valid until this object is changed or destroyed.
   nmc_tier_config_t c() const noexcept {
     nmc_tier_config_t c = c_;
     c.directory = nmc_slice_t{directory_.data(), directory_.size()};
@@ -89,7 +89,7 @@ class TierConfig {
 
 // ------------------------------------------------------------------------------------------------------ results --
 
-/// A value on disk. Refers to what is valid during the callback.
+/// A value on disk. What it refers to is valid during the callback only.
 struct TierEntry {
   std::string_view namespace_name;  ///< empty for the namespace that a store begins with
   std::string_view key;
@@ -105,7 +105,7 @@ struct TierEventValue {
   std::string_view key;
   uint64_t bytes;
 };
-/// Values to which the same happened at the same time. Refers to what is valid during the callback.
+/// Values to which the same thing happened at the same time. What it refers to is valid during the callback only.
 class TierEvent {
  public:
   explicit TierEvent(const nmc_tier_event_t& c) noexcept : c_(c) {}
@@ -115,18 +115,18 @@ class TierEvent {
   TierEventValue operator[](size_t i) const noexcept {
     return {detail::text_of(c_.namespace_names[i]), detail::text_of(c_.keys[i]), c_.bytes[i]};
   }
-  /// Values of earlier events that nobody took in time.
+  /// Number of values in earlier events that were dropped because they were not taken in time.
   uint64_t lost() const noexcept { return c_.lost; }
 
  private:
   const nmc_tier_event_t& c_;
 };
 
-/// Gets an event; false leaves the others for later.
+/// Receives an event; returns false to leave the others for later.
 using TierEvents = std::function<bool(const TierEvent& event)>;
-/// Told how far a verification is; false ends it.
+/// Receives the progress of a verification; returns false to end it.
 using TierVerifying = std::function<bool(uint64_t done, uint64_t total)>;
-/// Gets a value of a scan; false ends it.
+/// Receives a value of a scan; returns false to end it.
 using TierScan = std::function<bool(const TierEntry& entry)>;
 
 // --------------------------------------------------------------------------------------------------------- tier --
@@ -134,7 +134,7 @@ using TierScan = std::function<bool(const TierEntry& entry)>;
 /// A tier in either form: for functions that take one.
 using AnyTier = detail::Handle<nmc_tier_t, nmc_tier_close>;
 
-/// Values in memory that the library lends (BasicTier::stage). Move-only; the destructor gives it back. Not longer than the tier.
+/// Values in memory that the library lends (BasicTier::stage). Move-only; the destructor gives the memory back. Must not outlive the tier.
 template <class Mode>
 class BasicStaged {
  public:
@@ -150,11 +150,11 @@ class BasicStaged {
   }
 
   size_t size() const noexcept { return statuses_.size(); }
-  /// NMC_OK if value `i` is there, NMC_ERR_NOT_FOUND if it is nowhere, NMC_NOT_READY or why it could not be read.
+  /// NMC_OK if value `i` is there, NMC_ERR_NOT_FOUND if it is nowhere, NMC_NOT_READY if it is being written, or why it could not be read.
   nmc_status_t status(size_t i) const noexcept { return statuses_[i]; }
   /// Value `i`; empty if it is not there.
   std::string_view operator[](size_t i) const noexcept { return detail::text_of(values_[i]); }
-  /// Gives the memory back. An error (NMC_ERR_STALE) says that the time was over: what was read last may be other values.
+  /// Gives the memory back. NMC_ERR_STALE means that the time was over: what was read last may belong to other values.
   typename Mode::template Out<void> release() { return Mode::done(nmc_tier_release(tier_, std::exchange(loan_, 0))); }
 
  private:
@@ -167,8 +167,8 @@ class BasicStaged {
   std::vector<nmc_status_t> statuses_;
 };
 
-/// The SSD tier of a store: its owner in the process of the store's master, elsewhere a handle to it. Move-only; the destructor closes
-/// it. All members may be called from any thread.
+/// The SSD tier of a store. In the process of the store's master it owns the tier; elsewhere it is a handle to it. Move-only; the
+/// destructor closes it. All members may be called from any thread.
 template <class Mode>
 class BasicTier : public AnyTier {
  public:
@@ -177,13 +177,13 @@ class BasicTier : public AnyTier {
 
   using AnyTier::AnyTier;
   BasicTier(AnyTier&& other) noexcept : AnyTier(std::move(other)) {}
-  /// This tier with results, for one call: `tier.nothrow()->sync()`.
+  /// This tier in the form with results, for one call: `tier.nothrow()->sync()`.
   detail::Borrowed<BasicTier<Returning>> nothrow() const noexcept {
     return detail::Borrowed<BasicTier<Returning>>(get());
   }
 
-  /// In the process of the store's master: takes the directory, recovers what is there, and writes to it from then on. Elsewhere: a
-  /// handle to the tier that the store has, for which the config does not matter. It keeps the store open.
+  /// Opens the tier. In the process of the store's master this takes the directory, recovers what is in it, and writes to it from then on.
+  /// Elsewhere it returns a handle to the tier that the store has, and the config does not matter. The tier keeps the store open.
   static Out<BasicTier> open(const AnyStore& store, const TierConfig& config = {}) {
     detail::Callback<TierProgress> progress(config.progress());
     nmc_tier_config_t c = config.c();
@@ -200,20 +200,20 @@ class BasicTier : public AnyTier {
     if (status < 0) return Mode::failure(status);
     return made;
   }
-  /// Does what the destructor does, and says how it went. If it fails (NMC_ERR_BUSY) the tier is still owned.
+  /// Does what the destructor does, and returns the outcome. If it fails (NMC_ERR_BUSY), the tier is still owned.
   Out<void> close() { return Mode::done(destroy_now()); }
 
-  /// What was removed or written before is safe from a power loss when it returns.
+  /// Waits until everything that was removed or written before is safe from a power loss.
   Out<void> sync() const { return Mode::done(nmc_tier_sync(get())); }
-  /// Writes all values that are in memory now. Gives how many were not on disk yet.
+  /// Writes all values that are in memory to disk now. Returns how many were written: those that were not on disk yet.
   Out<uint64_t> offload() const { return offload_these(nullptr, 0); }
-  /// The same for these keys, of the namespace of the store that the tier was opened with.
+  /// Writes the values of these keys, in the namespace of the store that the tier was opened with.
   Out<uint64_t> offload(Many<Key> keys) const {
     static const Key none;  // a list without keys is not "all"
     return offload_these(keys.empty() ? &none : keys.data(), keys.size());
   }
-  /// Brings the values of these keys back into memory, into the heap of this process's rank. Gives what became of each: NMC_OK if it is
-  /// there.
+  /// Brings the values of these keys back into memory, into the heap of this process's rank. Returns a status for each: NMC_OK if the value
+  /// is in memory.
   Out<std::vector<nmc_status_t>> prefetch(Many<Key> keys) const {
     std::vector<nmc_status_t> statuses(keys.size());
     const nmc_status_t status = nmc_tier_prefetch(get(), keys.data(), keys.size(), statuses.data());
@@ -221,7 +221,7 @@ class BasicTier : public AnyTier {
     if (status == NMC_ERR_BAD_HANDLE || status == NMC_ERR_FORKED) return Mode::failure(status);
     return statuses;
   }
-  /// Reads the values of these keys into memory of the library, for a while: at most until the object that it gives is destroyed.
+  /// Reads the values of these keys into memory of the library, for `ttl` and at most until the returned object is destroyed.
   Out<BasicStaged<Mode>> stage(Many<Key> keys,
                                std::chrono::milliseconds ttl = std::chrono::milliseconds(NMC_TIER_STAGE_MS)) const {
     BasicStaged<Mode> staged(get(), keys.size());
@@ -235,14 +235,14 @@ class BasicTier : public AnyTier {
     if (staged.loan_ == 0 && !missing) return Mode::failure(status);
     return staged;
   }
-  /// Takes values from the disk until its files take this many bytes at most. Gives how many went.
+  /// Evicts values from the disk until its files take at most this many bytes. Returns how many went.
   Out<uint64_t> evict(uint64_t keep_bytes) const {
     uint64_t evicted = 0;
     const nmc_status_t status = nmc_tier_evict(get(), keep_bytes, &evicted);
     if (status < 0) return Mode::failure(status);
     return evicted;
   }
-  /// What happened to values on disk since the last call, with TierConfig::events.
+  /// Calls `each` for what has happened to values on disk since the last call. Needs TierConfig::events.
   Out<void> events(const TierEvents& each) const {
     if (!each) return Mode::done({NMC_ERR_INVALID_ARG, "events need a function to call"});
     detail::Callback<TierEvents> callback(each);
@@ -253,7 +253,7 @@ class BasicTier : public AnyTier {
     callback.rethrow();
     return Mode::done(status);
   }
-  /// Ends offloading; what is being written is written.
+  /// Stops offloading until resume(); writes that have begun are completed.
   Out<void> pause() const { return Mode::done(nmc_tier_pause(get())); }
   Out<void> resume() const { return Mode::done(nmc_tier_resume(get())); }
 
@@ -263,7 +263,7 @@ class BasicTier : public AnyTier {
     if (status < 0) return Mode::failure(status);
     return stats;
   }
-  /// Reads every value on disk and compares its checksums; those that are wrong end.
+  /// Reads every value on disk and compares its checksums; damaged values are given up.
   Out<nmc_tier_verified_t> verify(const TierVerifying& progress = nullptr) const {
     detail::Callback<TierVerifying> callback(progress);
     nmc_tier_verify_fn call = nullptr;
@@ -278,7 +278,7 @@ class BasicTier : public AnyTier {
     if (status < 0) return Mode::failure(status);
     return verified;
   }
-  /// Every value on disk, of all namespaces, in no order that means anything.
+  /// Calls `each` for every value on disk, of all namespaces, in no particular order.
   Out<void> scan(const TierScan& each) const {
     if (!each) return Mode::done({NMC_ERR_INVALID_ARG, "a scan needs a function to call"});
     detail::Callback<TierScan> callback(each);

@@ -107,7 +107,7 @@ DTYPE_RAW = 5
 EVICT_NONE = 0
 #: What was stored, written or published first goes first.
 EVICT_FIFO = 1
-#: What was used longest ago: an object, the bucket on disk that nobody has read for the longest time, the cached block of the KV cache that has been idle longest.
+#: What was used longest ago: an object, the bucket on disk that was last read longest ago, the cached block of the KV cache that has been idle longest.
 EVICT_LRU = 2
 #: S3-FIFO: what is new passes a small queue first, and stays if it is used there or returns soon after it left. A scan does not push out what is read often. Store and KV cache only.
 EVICT_S3FIFO = 3
@@ -127,7 +127,7 @@ LOG_DEBUG = 4
 HEAP_HOST = 1
 #: Heaps in the memory of a CUDA device.
 HEAP_CUDA = 2
-#: Use huge pages for a host heap if there are any; nmc_world_info_t.heap_flags tells whether there were.
+#: Use huge pages for a host heap if there are any; nmc_world_info_t.heap_flags says whether there were.
 HEAP_HUGE_PAGES = 1
 #: Fault host heaps in while joining, so that the first access to a page costs what every other does: the own heap, and in this process those of all ranks that are there. It takes about a second per 4 GiB, and counts towards join_timeout_ms. Heaps that come later, lent memory and CUDA heaps are left as they are.
 HEAP_POPULATE = 2
@@ -141,11 +141,11 @@ IMPORT_HOST_FD = 2
 IMPORT_CUDA_PTR = 3
 #: fd: a VMM allocation exported with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
 IMPORT_CUDA_FD = 4
-#: The master runs in the process of rank 0 (with automatic ranks: of whoever comes first).
+#: The master runs in the process of rank 0 (with automatic ranks: of the first process that comes).
 MASTER_RANK0 = 0
 #: The master runs elsewhere: nmc_master_start in another process, or nmc master.
 MASTER_EXTERNAL = 1
-#: Nobody has taken the rank yet.
+#: The rank has not been taken yet.
 RANK_ABSENT = 0
 #: A process holds the rank.
 RANK_ALIVE = 1
@@ -155,15 +155,15 @@ RANK_DYING = 2
 RANK_GONE = 3
 #: The process left in order. The rank can be taken again.
 RANK_LEFT = 4
-#: Keep a CRC32C of every page and check it on every read by the library. It is stored by nmc_store_commit: an object that its program published by itself gives such reads NMC_NOT_READY until then.
+#: Keep a CRC32C of every page and check it on every read by the library. The checksums are stored by nmc_store_commit: until then, such reads of an object that its program published by itself return NMC_NOT_READY.
 STORE_CHECKSUMS = 1
-#: The store waits for its tier: while that is not open (nmc_tier_open in the process of the master), calls that store, remove or replace something return NMC_ERR_UNAVAILABLE, and so do reads of what is not in memory, instead of NMC_ERR_NOT_FOUND. For stores that begin with what a directory has: without it, other ranks may store a key that is on disk before that is known. Counts in the process of the master; others ignore it.
+#: The store waits for its tier. While the tier is not open (nmc_tier_open in the process of the master), calls that store, remove or replace something return NMC_ERR_UNAVAILABLE, and so do reads of what is not in memory, instead of NMC_ERR_NOT_FOUND. Use this for stores that start with the contents of a directory: without it, other ranks may store a key that is on disk before that is known. Counts in the process of the master; others ignore it.
 STORE_WAIT_FOR_TIER = 2
 #: Store the value in one run of pages.
 PUT_CONTIGUOUS = 1
-#: Take the place of an object with the same key; readers see the old value until the new one is complete.
+#: Replace an object with the same key; readers see the old value until the new one is complete.
 PUT_REPLACE = 2
-#: If the rank that is to hold the value has no room, cannot hold anything or has no holder, another one holds it. First a rank is looked for that has room without evicting anything: the preferred one, else the one with most free pages. If there is none, the preferred rank evicts, and if it cannot, the others do, in the same order. dst_rank of the plan, or nmc_store_get_location, tells which one it is.
+#: If the rank that is to hold the value has no room, cannot hold anything or has no holder, use another rank. First the store looks for a rank that has room without evicting anything: the preferred one, otherwise the one with the most free pages. If there is none, the preferred rank evicts, and if it cannot, the others do, in the same order. dst_rank of the plan, or nmc_store_get_location, says which rank it is.
 PUT_ANY_RANK = 4
 #: Evicted as the config says.
 RETAIN_NONE = 0
@@ -179,81 +179,81 @@ OBJECT_WRITING = 1
 OBJECT_READY = 2
 #: The object is not in memory, but can be read from disk. It cannot be pinned.
 OBJECT_ON_DISK = 3
-#: The object is not in this store, but can be read from a node of the cluster: said by handles of nmc_client_open_store alone. It cannot be pinned.
+#: The object is not in this store, but can be read from a node of the cluster. Only handles of nmc_client_open_store return this. The object cannot be pinned.
 OBJECT_ELSEWHERE = 4
 #: Most bytes of an object's metadata.
 MAX_METADATA = 256
-#: Also wait for a key that nobody is writing yet.
+#: Also wait for a key that is not being written yet.
 WAIT_APPEAR = 1
-#: Completions of one client that wait to be taken. When there are more, the oldest go.
+#: Most completions of one client that wait to be taken. When there are more, the oldest go.
 MAX_COMPLETIONS = 65536
-#: Read and write through the page cache. Without it files are opened with O_DIRECT where the file system can do that.
+#: Read and write through the page cache. Without this flag, files are opened with O_DIRECT where the file system supports it.
 TIER_NO_DIRECT = 1
-#: Do not use io_uring: one preadv or pwritev after the other.
+#: Do not use io_uring, but one preadv or pwritev after the other.
 TIER_NO_URING = 2
-#: A remove, a replacement or a flush returns when it is safe from a power loss. Without it, it is safe from the death of any process when it returns, and from a power loss after the next nmc_tier_sync.
+#: A remove, replacement or flush returns only when it is safe from a power loss. Without this flag, it is safe from the death of any process when it returns, and from a power loss after the next nmc_tier_sync.
 TIER_DURABLE_REMOVE = 4
-#: Begin paused: nothing is written before nmc_tier_resume or nmc_tier_offload.
+#: Start paused: nothing is written before nmc_tier_resume or nmc_tier_offload.
 TIER_PAUSED = 8
-#: If the head or the journal of the directory is damaged, delete all files of the tier in it and begin empty. Without it, opening fails with NMC_ERR_CORRUPT and changes nothing.
+#: If the head or the journal of the directory is damaged, delete all files of the tier in it and start empty. Without this flag, opening fails with NMC_ERR_CORRUPT and changes nothing.
 TIER_RESET_IF_DAMAGED = 16
-#: Delete buckets whose end is damaged. Without it they get another name, so that somebody can look at them.
+#: Delete buckets whose end is damaged. Without this flag they are renamed, so that you can look at them.
 TIER_DELETE_TORN = 32
-#: Keep what is stored on disk and evicted from it, for nmc_tier_events.
+#: Record what is stored on disk and what is evicted from it, for nmc_tier_events.
 TIER_EVENTS = 64
-#: A put or commit returns when its value is on disk, safe from a power loss. What several callers wait for at the same time is written and synced together. If it cannot be written, they return NMC_ERR_IO or NMC_ERR_NO_SPACE, and the value is in memory alone: to try again, put it with NMC_PUT_REPLACE, commit once more, or call nmc_tier_offload. If it was evicted or removed before it was written, they return NMC_ERR_STALE.
+#: A put or commit returns only when its value is on disk, safe from a power loss. Values that several callers wait for at the same time are written and synced together. If a value cannot be written, the call returns NMC_ERR_IO or NMC_ERR_NO_SPACE, and the value is only in memory: to try again, put it with NMC_PUT_REPLACE, commit once more, or call nmc_tier_offload. If it was evicted or removed before it was written, the call returns NMC_ERR_STALE.
 TIER_WRITE_THROUGH = 128
-#: Open this directory, though the store's tier under its former master was another one, whose disk is lost. Without it that is NMC_ERR_MISMATCH: what is removed from now on would come back when the former one is opened again.
+#: Open this directory although the store's tier under its former master had another one, whose disk is lost. Without this flag that is NMC_ERR_MISMATCH: what is removed from now on would come back when the former directory is opened again.
 TIER_OTHER_DIRECTORY = 256
-#: Write the list of every bucket a second time, into <number>.meta: it stands in for that of the bucket if that one cannot be read. For NMC_TIER_BACKEND_BUCKET only.
+#: Write the list of every bucket a second time, to <number>.meta, which is used if the list in the bucket cannot be read. NMC_TIER_BACKEND_BUCKET only.
 TIER_META = 512
-#: Many values a file. The default, and the fastest.
+#: Many values per file. The default, and the fastest.
 TIER_BACKEND_BUCKET = 0
-#: A file for every value, in folders of two levels: for those who want to see values as files.
+#: One file per value, in two levels of folders, for people who want to see values as files.
 TIER_BACKEND_FILE = 1
-#: One file, kv_cache.data, of capacity_bytes, which must be given, up to 1 TiB: no file is made or deleted while the tier runs.
+#: One file, kv_cache.data, of capacity_bytes, which must be set, up to 1 TiB. No file is created or deleted while the tier runs.
 TIER_BACKEND_OFFSET = 2
-#: Keeps nothing: what is written is gone. To measure what the rest costs.
+#: Keeps nothing: what is written is gone. For measuring what the rest costs.
 TIER_BACKEND_NOOP = 3
-#: Values are on disk, safe from a power loss.
+#: The values are on disk, safe from a power loss.
 TIER_STORED = 1
-#: Values were taken from the disk to make room, or by nmc_tier_evict. Those that are in memory are still there.
+#: The values were evicted from the disk, to make room or by nmc_tier_evict. Those that are in memory are still there.
 TIER_EVICTED = 2
-#: How long values stay in staging memory if nmc_tier_stage does not say, in ms.
+#: How long a loan of nmc_tier_stage lasts if its ttl_ms is 0, in ms.
 TIER_STAGE_MS = 5000
-#: What is read from another node is kept on this client's first node too, where others find it as well.
+#: Keep a copy of values that are read from another node on this client's first node, where others find it too.
 CLIENT_KEEP_COPIES = 1
-#: What is submitted (nmc_client_submit_put and its like) is driven by a thread of the library, so that it goes on while the program does something else; without this, nmc_client_completions drives it. The thread begins with the first such call.
+#: Drive submitted calls (nmc_client_submit_put and the like) with a thread of the library, so that they make progress while the program does something else. Without this flag, nmc_client_completions drives them. The thread starts with the first submitted call.
 CLIENT_THREAD = 2
-#: A value that this client has read goes after expire_ms, with all its copies, wherever they are: the put that was read, not what is put under its key later. Whoever reads it then finishes. The leader sees to it; one that takes the lead meanwhile does not know of it, and the value stays until it is read again. Values that are read through nmc_client_open_store stay.
+#: Remove a value, with all its copies on all nodes, expire_ms after this client has read it. That concerns the put that was read, not one that takes its key later. Reads that have begun finish. The leader removes the value; a new leader does not know of it, and then the value stays until it is read again. Values that are read through nmc_client_open_store stay.
 CLIENT_EXPIRE = 4
-#: Of several copies, one on this machine is read first; then one in memory; then one of the node from which this client waits for least. Nodes that have failed lately come last, here and below. What a node of this client has is always read there.
+#: Of several copies, read one on this machine first; then one in memory; then one on the node from which this client waits for the least. Nodes that failed lately come last, in all three orders. A value that a node of this client has is always read there.
 READ_NEAR = 0
-#: One in memory first; then one on this machine; then as above.
+#: Read a copy in memory first; then one on this machine; then as for NMC_READ_NEAR.
 READ_MEMORY = 1
-#: One in memory first; then one of the node from which this client waits for least, on whatever machine: a value that many read comes from all that have it.
+#: Read a copy in memory first; then one on the node from which this client waits for the least, on whatever machine. So a value that many read comes from all nodes that have it.
 READ_SPREAD = 2
-#: Calls that a client can have submitted without having taken their completions; a batch counts as up to 256.
+#: Most calls that a client can have submitted without having taken their completions. A batch counts as up to 256.
 CLIENT_MAX_SUBMITTED = 4096
 #: Do not wait until every owner has dropped the object: it is out of the directory when the call returns.
 REMOVE_ASYNC = 1
-#: Of all namespaces, not only the client's.
+#: Remove objects of all namespaces, not only the client's.
 REMOVE_EVERYWHERE = 2
-#: Memory of a GPU.
+#: GPU memory.
 MEDIA_VRAM = 0
-#: Memory of the host.
+#: Host memory.
 MEDIA_RAM = 1
 #: The SSD tier of a node.
 MEDIA_SSD = 2
-#: Whatever the segment is made of.
+#: Any medium.
 MEDIA_ANY = 4294967295
-#: A segment takes values.
+#: The segment accepts values.
 SEGMENT_OK = 0
-#: It takes no more: what is only there is being copied elsewhere.
+#: The segment accepts no more values; values that are only there are being copied to other nodes.
 SEGMENT_DRAINING = 1
-#: Its node has not been heard of for a while.
+#: The master has not heard from the segment's node for a while.
 SEGMENT_GONE = 2
-#: Copies that a value can have, and so places that nmc_placement_fn can choose.
+#: Most copies that a value can have, and so the most segments that nmc_placement_fn can choose.
 CLIENT_MAX_COPIES = 16
 #: Keys and values, of all tokens of a sequence.
 KV_KIND_ATTENTION = 0
@@ -347,9 +347,9 @@ EP_TRAP = 1
 EP_NO_LOAD = 2
 #: Give rows to return memory of their own. Without it y of nmc_ep_recv_buffers_t is its x: a row goes back from where it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
 EP_SEPARATE_Y = 4
-#: Let kernels that are launched with programmatic stream serialization be placed from the beginning of a dispatch before them on, while a combine sums, or a pack or a scatter ends, although other processes share the device. Faster, and needs half of the room: blocks 16 for 8 ranks on an H200. What the program itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group. A launch for all ranks of the group that use the device places the next one early in any case.
+#: Let kernels that are launched with programmatic stream serialization be placed early although other processes share the device: from the beginning of the dispatch before them on, while a combine sums, or while a pack or a scatter ends. Faster, and needs half of the room: blocks 16 for 8 ranks on an H200. What the program itself launches this way must leave room for the dispatch of the others, which otherwise come too late and lose the group. A launch for all ranks of the group that use the device places the next one early in any case.
 EP_EARLY = 8
-#: Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of the system's, which are slow while several processes use the device. PTX promises this scope to threads of one program only; that it holds between processes, too, follows from the one L2 cache that they share and was tested, but nobody promises it (docs/ep.md). Has no effect if ranks are on several devices. Ranks of one process on one device use it in any case, if they are of a local world or made by one nmc_ep_create_ranks.
+#: Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of the system's, which are slow while several processes use the device. PTX promises this scope only to threads of one program. That it also holds between processes follows from the one L2 cache that they share, and was tested, but is not guaranteed (docs/ep.md). Has no effect if ranks are on several devices. Ranks of one process on one device use it in any case, if they are of a local world or were created by one nmc_ep_create_ranks.
 EP_DEVICE_SCOPE = 16
 
 #: Names of statuses by number.
@@ -553,7 +553,7 @@ class ViewInfo:
 
 @dataclass(frozen=True)
 class Completion:
-    """What became of a key that was watched."""
+    """Outcome of watching a key."""
 
     token: int
     status: int
@@ -591,7 +591,7 @@ class StoreRankStats:
 
 @dataclass(frozen=True)
 class StoreStats:
-    """Numbers about a store: of all ranks together, as in `nmc_store_rank_stats_t`, and of this client."""
+    """Counters of a store: of all ranks together, as in `nmc_store_rank_stats_t`, and of this client."""
 
     n_ranks: int
     bytes_used: int
@@ -639,7 +639,7 @@ class DevicePin:
 
 @dataclass(frozen=True)
 class TierStats:
-    """A tier in numbers: those of its owner since it was opened, unless said otherwise."""
+    """Counters of a tier: those of its owner since it was opened, unless a field says otherwise."""
 
     owner: int
     objects: int
@@ -672,7 +672,7 @@ class TierStats:
 
 @dataclass(frozen=True)
 class TierVerified:
-    """What a verification found."""
+    """Result of a verification."""
 
     objects: int
     bytes: int

@@ -87,12 +87,12 @@ pub struct nmc_blocks_stats_t {
     pub reserved: [u64; 2],
 }
 
-/// An allocator of blocks: it knows their numbers, 0 to `total_blocks` - 1, and nothing of what lies in them. Blocks are
-/// taken as runs that follow each other, or scattered; both kinds are blocks like others, can be freed by either function,
-/// in any parts, and share the same free blocks. What is not in use is never freed: freeing something twice is an error,
-/// unless it was handed out again meanwhile.
+/// An allocator of blocks: it knows their numbers, 0 to `total_blocks` - 1, and nothing of what lies in them. Blocks
+/// are taken as runs that follow each other, or scattered. Both kinds are blocks like any others: either function can
+/// free them, in any parts, and they share the same free blocks. A block that is not in use is never freed: freeing
+/// something twice is an error, unless it was handed out again in between.
 ///
-/// All functions may be called from any thread at the same time, also while another thread destroys it; none of them
+/// All functions may be called from any thread at the same time, even while another thread destroys it; none of them
 /// waits for blocks, and a mutex is held for the time of one operation. Statuses that every function can return:
 /// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (pointers that are NULL or not aligned).
 pub struct nmc_blocks_t {
@@ -372,10 +372,11 @@ pub unsafe extern "C" fn nmc_blocks_poll(
     })
 }
 
-/// Gives up a request. A run that it was served with, and that was not fetched, is free again; those behind it move up.
+/// Gives up a request. If it was served with a run that has not been fetched, the run is free again; requests behind it
+/// move up.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket is open: if it was fetched, its
-/// run belongs to who fetched it).
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket is open: if its run was
+/// fetched, the run belongs to the program that fetched it).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_blocks_cancel(blocks: *mut nmc_blocks_t, ticket: u64) -> nmc_status_t {
     guard(|| with(blocks, |state| state.tickets.cancel(&mut state.blocks, ticket)))
@@ -413,10 +414,11 @@ pub unsafe extern "C" fn nmc_blocks_stats(
     })
 }
 
-/// The state as text for people: counts that add up, and a map with a character a block, 64 in a line: `.` is free, `X` in
-/// use. Text goes out as everywhere: `out_needed` receives the size with the NUL, and may be NULL.
+/// Writes the state as text for people: counts that add up, and a map with one character per block, 64 in a line: `.`
+/// is free, `X` in use. As for all text, `out_needed` receives the size with the NUL, and may be NULL.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*out_needed` was stored), `NMC_ERR_NO_MEMORY`.
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (cut, `*out_needed` was stored),
+/// `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_blocks_dump(
     blocks: *mut nmc_blocks_t,

@@ -26,17 +26,20 @@ const SEGMENT_PAGE: u32 = 16 << 10;
 /// Longest name of a node.
 const MAX_NAME: usize = 255;
 
-/// A client of a cluster: it puts objects on nodes and reads them from there, and can itself be nodes, with memory that it mounts or stores
-/// that it attaches. Whatever its nodes have it reads without a message.
+/// A client of a cluster. It puts objects on nodes and reads them from there. It can also be one or more nodes itself,
+/// with memory that it mounts or stores that it attaches; what its own nodes have, it reads without sending a message.
 ///
-/// A key names one value until it is removed, or its owners are away and somebody puts another one (docs/cluster.md). A get returns every byte of one put of that key, or an error. After a put has returned
-/// `NMC_OK`, a get finds it until it is removed, evicted, or its owners are lost. After a remove has returned `NMC_OK`, no get that begins
-/// later returns what was there before.
+/// A get returns every byte of one put of that key, or an error. After a put has returned `NMC_OK`, a get finds the
+/// value until it is removed or evicted, or its owners (the nodes that have it) are lost. After a remove has returned
+/// `NMC_OK`, no get that begins later returns what was there before. A key names one value until it is removed, or
+/// until its owners are away and another value is put under it (docs/cluster.md).
 ///
-/// All functions that take it may be called from any thread at the same time; closing waits for those that are under way. Every call
-/// returns at most 2 s after the time that the client's config gives it. What is submitted and not waited for has the same time. Values are
-/// host memory, or memory of a GPU. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, and if it asks a
-/// master `NMC_ERR_PERMISSION` (the token is another, or a certificate is not of the authority) and `NMC_ERR_VERSION` (masters and client speak different versions).
+/// All functions that take it may be called from any thread at the same time; closing waits for those that are under
+/// way. Every call returns at most 2 s after the `timeout_ms` of the client's config, and submitted calls have the same
+/// time. Values may be in host memory or GPU memory. One of the masters leads; this leader knows which node has which
+/// key. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; and if
+/// it asks a master, `NMC_ERR_PERMISSION` (the token differs, or a certificate is not from the authority) and
+/// `NMC_ERR_VERSION` (masters and client speak different versions).
 pub struct nmc_client_t {
     _opaque: [u8; 0],
 }
@@ -86,11 +89,13 @@ pub(super) unsafe fn some_name<'a>(name: nmc_slice_t) -> Result<&'a str> {
     }
 }
 
-/// Opens a client and puts a handle into `*out_client`. Nobody is contacted yet, but names of machines are looked up.
+/// Opens a client and stores a handle in `*out_client`. Close it with `nmc_client_close`. It contacts no master yet,
+/// but resolves host names.
 ///
-/// Thread-safe. Not graph-safe. Closed with `nmc_client_close`. Statuses: `NMC_ERR_INVALID_ARG` (the config; the message names what),
-/// `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (neither token nor certificates, and not everything is on the loopback device),
-/// `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT` (no descriptor is left), `NMC_ERR_OS`.
+/// Blocks while host names are resolved. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (the config; the
+/// message says which field), `NMC_ERR_VERSION`, `NMC_ERR_PERMISSION` (there is neither a token nor certificates, and
+/// not everything is on the loopback device), `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT` (no file descriptor is left),
+/// `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_open(
     config: *const nmc_client_config_t,
@@ -108,25 +113,29 @@ pub unsafe extern "C" fn nmc_client_open(
     })
 }
 
-/// Closes a client. Its nodes leave the cluster: what only they have, nobody finds any more; memory that was mounted is freed, stores that
-/// were attached stay. NULL is fine; in a forked child it does nothing.
+/// Closes a client. Its nodes leave the cluster: values that only they have are not found any more. Mounted memory is
+/// freed; attached stores stay. NULL is fine; in a forked child this does nothing.
 ///
-/// Blocks until calls of other threads have returned: they end early with `NMC_ERR_CANCELLED`. Not graph-safe. Thread-safe: of several
-/// callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
+/// Blocks until calls in other threads have returned; they end early with `NMC_ERR_CANCELLED`. Thread-safe: of several
+/// callers, one succeeds. Not graph-safe. Statuses: `NMC_ERR_BUSY` (called inside a callback).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_close(client: *mut nmc_client_t) -> nmc_status_t {
     guard(|| handle::take::<Open>(client).map(drop))
 }
 
-/// Gives the cluster memory of this process: a node with a segment of `config->heap_bytes` bytes, named `name`, or `host:port` if that is
-/// empty. No other segment in the cluster may have the name. `config` is that of an embedded store (`nmc_store_create` without a
-/// world); `page_bytes` 0 is 16 KiB here, since each value takes whole pages. The node evicts by itself what it has no room for, as a store does.
-/// With `heap_kind` `NMC_HEAP_CUDA` it is a segment on a GPU, see `nmc_client_attach_store`. With `heap_import` the memory is the program's own, which may use it again when
-/// `nmc_client_unmount` or `nmc_client_close` has returned, or this call with an error.
+/// Gives memory of this process to the cluster: makes a node with a segment of `config->heap_bytes` bytes. The segment
+/// is called `name`, or `host:port` if `name` is empty; no other segment in the cluster may have that name. `config` is
+/// that of an embedded store (`nmc_store_create` without a world), except that `page_bytes` 0 means 16 KiB, because
+/// each value takes whole pages. When the segment is full, the node evicts by itself, as a store does.
 ///
-/// Waits until a master has taken the node as a member. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (this client has such a
-/// node), `NMC_ERR_UNAVAILABLE` (no master has taken it in time: none answers, or the name is taken; nothing is left of it), `NMC_ERR_LIMIT` (ports), `NMC_ERR_NO_MEMORY`,
-/// `NMC_ERR_OS`, and those of `nmc_store_create`.
+/// With `heap_kind` `NMC_HEAP_CUDA` the segment is on a GPU, see `nmc_client_attach_store`. With `heap_import` the
+/// memory is the program's own. The program may use it again after `nmc_client_unmount` or `nmc_client_close` has
+/// returned, or after this call has returned an error.
+///
+/// Blocks until a master has accepted the node as a member. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS`
+/// (this client already has a node of that name), `NMC_ERR_UNAVAILABLE` (no master accepted the node in time, because
+/// none answers or the name is taken; nothing of the node is left), `NMC_ERR_LIMIT` (no port is free),
+/// `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`, and those of `nmc_store_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_mount(
     client: *mut nmc_client_t,
@@ -148,22 +157,28 @@ pub unsafe extern "C" fn nmc_client_mount(
     })
 }
 
-/// Makes a node of a store that the program has: what is put into it, by whomever and in which way, others find; others put to it. Its
-/// segments are the heaps of its ranks, named `name`, and with more than one rank `name/rank`, and its tier, `name/ssd`. One process of a world
-/// attaches its store. If the tier is opened or closed later the node begins anew with it by itself: for a moment others do not find what only it has.
-/// A put with `nmc_store_put` is found elsewhere a moment later (`nmc_client_sync` waits for that), and a remove with
-/// `nmc_store_remove` concerns this node's copy alone.
+/// Makes a node of a store that the program has. Others find every value in the store, no matter which program put it
+/// there and how, and put their own values into it. The segments are the heaps of the store's ranks, called `name`, or
+/// `name/rank` if there are several ranks, and its tier, called `name/ssd`. In a world, one process attaches the store.
+/// A value put with `nmc_store_put` is found elsewhere a moment later (`nmc_client_sync` waits for that).
+/// `nmc_store_remove` removes only this node's copy.
 ///
-/// A store that never was in a cluster, or was empty when it left, is taken with all that is in it. One that was, keeps what it has if it comes
-/// back under its name within an hour (`gone_ms`); what was removed meanwhile goes. Otherwise, and if it comes from another cluster, after another
-/// store had its name, or under another name and something was removed since, all that is in it is removed: nobody knows what of it should be
-/// gone. Open its tier before this call: of a tier that is opened later, what memory does not have goes unless nothing was removed meanwhile.
+/// A store that was never in a cluster, or was empty when it left, keeps all that is in it. A store that returns under
+/// its name within an hour (`gone_ms`) keeps what it has, except what was removed meanwhile. Any other store is
+/// emptied, because it is unknown what in it should be gone: one that returns later, comes from another cluster,
+/// returns after another store had its name, or returns under another name after something was removed.
 ///
-/// Heaps on a GPU are segments of `NMC_MEDIA_VRAM`. What others put there or read from there goes by way of host memory of this process, 256 MiB each way at a
-/// time (one value may be larger): puts and gets wait for that by themselves, until their time is over. Where `protocol` is `rdma`, NIXL moves values from and to the heap itself, as far as it can.
+/// Open the store's tier before this call. If it is opened later, values that only the tier has are dropped, unless
+/// nothing was removed in the meantime. When the tier is opened or closed, the node starts anew with it by itself, and
+/// for a moment others do not find values that only this node has.
 ///
-/// Waits until a master has taken the node as a member. The store stays open until the client is closed or `nmc_client_unmount` is called, also
-/// after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`.
+/// Heaps on a GPU are segments of `NMC_MEDIA_VRAM`. Values that others put there or read from there go through host
+/// memory of this process, up to 256 MiB at a time in each direction (a single value may be larger). Puts and gets wait
+/// for room there by themselves, until their time is over. Where `protocol` is `rdma`, NIXL moves values to and from
+/// the heap directly, as far as it can.
+///
+/// Blocks until a master has accepted the node as a member. The store stays open until `nmc_client_unmount` or
+/// `nmc_client_close`, even after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_attach_store(
     client: *mut nmc_client_t,
@@ -180,10 +195,11 @@ pub unsafe extern "C" fn nmc_client_attach_store(
     })
 }
 
-/// Takes a node of this client out of the cluster: nobody finds what only it has any more. Memory that was mounted is freed, a store that was
-/// attached stays as it is. `nmc_client_drain` first copies what is only there.
+/// Takes a node of this client out of the cluster: values that only it has are not found any more. Mounted memory is
+/// freed; an attached store stays as it is. To have such values copied to other nodes first, call `nmc_client_drain`.
 ///
-/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (this client has no node of that name: only who mounted a segment unmounts it).
+/// Blocks until the node's thread has ended. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (this client
+/// has no node of that name: a segment can only be unmounted by the client that mounted it).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_unmount(client: *mut nmc_client_t, name: nmc_slice_t) -> nmc_status_t {
     guard(|| {
@@ -194,13 +210,15 @@ pub unsafe extern "C" fn nmc_client_unmount(client: *mut nmc_client_t, name: nmc
     })
 }
 
-/// Says that values will be put from, or read into, this memory, of the host or of a GPU. With `rdma` it is registered with NIXL, which then moves bytes
-/// from and to it without a copy; any other memory is copied through 64 MiB of the library's, and what does not fit there goes by tcp. With `tcp` nothing
-/// depends on it. The memory stays as it is until that is taken back. For memory of a GPU set `UCX_MEMTYPE_CACHE=n` before the program starts.
+/// Announces that values will be put from, or read into, this memory, of the host or of a GPU. With `rdma` it is
+/// registered with NIXL, which then moves bytes without a copy; values in any other memory are copied through 64 MiB of
+/// the library's, or go by TCP if they do not fit there. With `tcp` it makes no difference. The memory must stay valid
+/// until `nmc_client_unregister`. For GPU memory, set `UCX_MEMTYPE_CACHE=n` before the program starts.
 ///
-/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is registered), `NMC_ERR_UNSUPPORTED` (NIXL does not take it),
-/// `NMC_ERR_LIMIT` (others could not be told of as many pieces: register fewer, larger ones), `NMC_ERR_TIMEOUT` (NIXL does not answer),
-/// `NMC_ERR_NO_MEMORY`. After an error the memory is not registered.
+/// Blocks while NIXL registers it. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is already
+/// registered), `NMC_ERR_UNSUPPORTED` (NIXL does not accept it), `NMC_ERR_LIMIT` (too many pieces to announce to
+/// others: register fewer, larger ones), `NMC_ERR_TIMEOUT` (NIXL does not answer), `NMC_ERR_NO_MEMORY`. After an error
+/// the memory is not registered.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_register(client: *mut nmc_client_t, memory: *mut c_void, bytes: usize) -> nmc_status_t {
     guard(|| {
@@ -225,9 +243,9 @@ pub extern "C" fn nmc_client_register(client: *mut nmc_client_t, memory: *mut c_
     })
 }
 
-/// Takes that back, with the address that was given. No call may use the memory meanwhile.
+/// Undoes `nmc_client_register`; `memory` is the address that was passed there. No call may be using the memory.
 ///
-/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`.
+/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing is registered at that address).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_unregister(client: *mut nmc_client_t, memory: *mut c_void) -> nmc_status_t {
     guard(|| {
@@ -242,13 +260,17 @@ pub extern "C" fn nmc_client_unregister(client: *mut nmc_client_t, memory: *mut 
     })
 }
 
-/// Puts a value, which `n` slices of memory make up, under `key`. `options` may be NULL: one copy, wherever the master says. Slices may be memory of a
-/// GPU: they are copied to host memory first, on a stream of the library: what your kernels write must be there when this is called.
+/// Puts a value under `key`. The value is the bytes of the `n` slices, one after the other. `options` may be NULL: one
+/// copy, wherever the leader chooses. Slices may be GPU memory. They are copied to host memory first, on a stream of
+/// the library, so whatever your kernels write must be there when you call this.
 ///
-/// Asks the leader, sends the bytes to each owner, and tells the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (there is a value under the key, or an
-/// owner that was chosen has one; the old value stays), `NMC_ERR_NO_SPACE` (no segment, or none has room), `NMC_ERR_BUSY`, `NMC_ERR_STALE` (it was removed or evicted
-/// at once), `NMC_ERR_LIMIT` (4,096 namespaces of the cluster have something, or the nodes have had values of 63 namespaces each), `NMC_ERR_UNAVAILABLE` (no master
-/// answers, or no owner that was asked can be reached), `NMC_ERR_TIMEOUT` (after both it may have been put), `NMC_ERR_CANCELLED`,
+/// Blocks: it asks the leader for places, sends the bytes to each owner, and reports to the leader. Thread-safe. Not
+/// graph-safe. Statuses: `NMC_ERR_EXISTS` (there is a value under the key, or a chosen owner has one; the old value
+/// stays), `NMC_ERR_NO_SPACE` (there is no segment, or none has room), `NMC_ERR_BUSY` (try again: a node has no room at
+/// the moment, another put of the key is under way, or a node that may have a copy cannot be reached), `NMC_ERR_STALE`
+/// (the value was removed or evicted at once), `NMC_ERR_LIMIT` (4,096 namespaces of the cluster have values, or the
+/// nodes have each had values of 63 namespaces), `NMC_ERR_UNAVAILABLE` (no master answers, or no owner that was asked
+/// can be reached) and `NMC_ERR_TIMEOUT` (after either of these two the value may have been put), `NMC_ERR_CANCELLED`,
 /// `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_put(
@@ -269,13 +291,17 @@ pub unsafe extern "C" fn nmc_client_put(
     })
 }
 
-/// Reads a value into `n` buffers, one after the other, and stores in `*out_bytes`, if that is not NULL, how many bytes it has.
-/// If the buffers have room for fewer, that is `NMC_ERR_TOO_SMALL`, and `*out_bytes` is the size all the same. Buffers may be memory of a GPU: the value comes
-/// to host memory and is copied there when it is whole, and that is done when this returns.
+/// Reads a value into `n` buffers, one after the other, and stores its size in `*out_bytes`, if not NULL. If the
+/// buffers are too small, this returns `NMC_ERR_TOO_SMALL`, and `*out_bytes` is the size in that case too. Buffers may
+/// be GPU memory: the value is received in host memory and copied when it is complete, and the copy is done when this
+/// returns.
 ///
-/// What a node of this client has costs no message. Else the leader is asked where it is, unless that is remembered, and an owner for the
-/// bytes; if that one fails, the next. What the buffers hold after an error is not defined. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
-/// `NMC_ERR_TOO_SMALL`, `NMC_ERR_UNAVAILABLE` (no master answers, or a new one is still being told what there is), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_NO_MEMORY`.
+/// A value that a node of this client has costs no message. Otherwise this blocks: it asks the leader where the value
+/// is, unless the client remembers that, and then asks an owner for the bytes; if that owner fails, it asks the next
+/// one. After an error the contents of the buffers are undefined. Thread-safe. Not graph-safe. Statuses:
+/// `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_UNAVAILABLE` (no master answers, or a new one does not know yet
+/// what the nodes have), `NMC_ERR_CORRUPT` (the owners keep checksums, and every copy that was read was damaged),
+/// `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_get(
     client: *mut nmc_client_t,
@@ -299,12 +325,14 @@ pub unsafe extern "C" fn nmc_client_get(
     })
 }
 
-/// Puts `n` values. With `counts` NULL `slices[i]` is the value of `keys[i]`; else the first `counts[0]` slices make up that of `keys[0]`, the next `counts[1]` that
-/// of `keys[1]`, and so on. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. A failed one does not stop the others.
-/// They are put at the same time: if a key is named twice, both may succeed, and a get returns one of the two values. Values in memory of a GPU are put 64 MiB
-/// at a time.
+/// Puts `n` values. If `counts` is NULL, `slices[i]` is the value of `keys[i]`. Otherwise the first `counts[0]` slices
+/// are the value of `keys[0]`, the next `counts[1]` slices that of `keys[1]`, and so on. `options` is as for
+/// `nmc_client_put`, and the same for all. `out_statuses[i]`, if `out_statuses` is not NULL, is the outcome for
+/// `keys[i]`. One that fails does not stop the others. The values are put at the same time: if a key appears twice,
+/// both puts may succeed, and a get returns one of the two values.
 ///
-/// Up to 256 are under way together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the status of the first that did not.
+/// Blocks until all have ended; up to 256 are under way together. Values in GPU memory are put 64 MiB at a time.
+/// Thread-safe. Not graph-safe. Returns `NMC_OK` if all succeeded, otherwise the status of the first one that did not.
 /// Statuses as for `nmc_client_put`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_put_batch(
@@ -343,12 +371,13 @@ pub unsafe extern "C" fn nmc_client_put_batch(
     })
 }
 
-/// Reads `n` values: that of `keys[i]` into `buffers[i]`, or with `counts` into as many of the buffers, one after the other, as `nmc_client_put_batch` takes slices.
-/// `out_bytes[i]`, if `out_bytes` is not NULL, is how many bytes it has, and
-/// `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it. Values that go to memory of a GPU are read 64 MiB at a time.
+/// Reads `n` values. If `counts` is NULL, the value of `keys[i]` goes into `buffers[i]`; otherwise each value goes into
+/// several buffers, one after the other, counted as in `nmc_client_put_batch`. `out_bytes[i]`, if `out_bytes` is not
+/// NULL, is the size of the value of `keys[i]`, and `out_statuses[i]`, if `out_statuses` is not NULL, is its outcome.
 ///
-/// Where they are is asked for 256 at once, and as many are read together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all were read, else
-/// the status of the first that was not. Statuses as for `nmc_client_get`.
+/// Blocks until all have ended. It asks where up to 256 values are at once, and reads as many together; values that go
+/// to GPU memory are read 64 MiB at a time. Thread-safe. Not graph-safe. Returns `NMC_OK` if all were read, otherwise
+/// the status of the first one that was not. Statuses as for `nmc_client_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_get_batch(
     client: *mut nmc_client_t,
@@ -386,9 +415,10 @@ pub unsafe extern "C" fn nmc_client_get_batch(
     })
 }
 
-/// Whether there is a value under `key`: `NMC_OK` or `NMC_ERR_NOT_FOUND`.
+/// Checks whether there is a value under `key`. Returns `NMC_OK` or `NMC_ERR_NOT_FOUND`.
 ///
-/// Asks the leader, unless a node of this client has it. Thread-safe. Not graph-safe. Statuses besides: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// Blocks while it asks the leader, unless a node of this client has the value. Thread-safe. Not graph-safe. Other
+/// statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_exists(client: *mut nmc_client_t, key: nmc_slice_t) -> nmc_status_t {
     guard_status(|| {
@@ -401,9 +431,11 @@ pub unsafe extern "C" fn nmc_client_exists(client: *mut nmc_client_t, key: nmc_s
     })
 }
 
-/// The same for `n` keys: `out_statuses[i]` is `NMC_OK` or `NMC_ERR_NOT_FOUND`, or why it could not be found out.
+/// Checks whether there are values under `n` keys. `out_statuses[i]` is `NMC_OK` or `NMC_ERR_NOT_FOUND`, or why it
+/// could not be found out.
 ///
-/// Asks the leader once for 256. Thread-safe. Not graph-safe. Returns `NMC_OK` if it was found out for all, whether they are there or not.
+/// Blocks while it asks the leader, once for every 256 keys. Thread-safe. Not graph-safe. Returns `NMC_OK` if it found
+/// out about all keys, whether they exist or not. Other statuses as for `nmc_client_exists`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_exists_batch(
     client: *mut nmc_client_t,
@@ -443,9 +475,10 @@ pub(super) fn check_flags(flags: u32, known: u32) -> Result<()> {
     Ok(())
 }
 
-/// Calls `callback` with each copy of an object that the leader lists.
+/// Calls `callback` for each copy of an object that the leader lists, until the callback returns 0.
 ///
-/// Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// Blocks while it asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`,
+/// `NMC_ERR_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_query(
     client: *mut nmc_client_t,
@@ -482,9 +515,9 @@ pub unsafe extern "C" fn nmc_client_query(
     })
 }
 
-/// Calls `callback` with each segment of the cluster.
+/// Calls `callback` for each segment of the cluster, until the callback returns 0.
 ///
-/// Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// Blocks while it asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_segments(
     client: *mut nmc_client_t,
@@ -506,12 +539,14 @@ pub unsafe extern "C" fn nmc_client_segments(
     })
 }
 
-/// Calls `callback` with the keys of the client's namespace that begin with `prefix`, which may be empty, one page a call and in no particular order.
-/// `*cursor` is 0 at first; each call moves it, and it is 0 again after the last page. A page may have no key although there are more. Keys that
-/// come or go meanwhile may or may not be seen; what stays is seen once, unless another master takes the lead: then begin again. If `callback`
-/// ends the list the cursor stays, and the next call begins with the same page.
+/// Lists the keys of the client's namespace that begin with `prefix`, one page per call: calls `callback` with each
+/// key, in no particular order. `prefix` may be empty. Start with 0 in `*cursor`. Each call moves it, and it is 0 again
+/// after the last page. A page may be empty although more follow. Keys that come or go meanwhile may or may not be
+/// seen; keys that stay are seen once, unless another master takes the lead: then start again. If `callback` returns 0,
+/// the cursor stays, and the next call begins with the same page.
 ///
-/// Asks the leader, once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
+/// Blocks while it asks the leader, once. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_UNAVAILABLE`,
+/// `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_keys(
     client: *mut nmc_client_t,
@@ -544,10 +579,12 @@ pub unsafe extern "C" fn nmc_client_keys(
     })
 }
 
-/// Waits until others find everything that was stored in this client's nodes before, by `nmc_store_put` too.
+/// Waits until others can find everything that was stored in this client's nodes before the call, including values put
+/// with `nmc_store_put`.
 ///
-/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_STALE` (a node was away for so long that it is emptied as it
-/// comes back: what was stored in it before is gone).
+/// Blocks until the leader has heard of it. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TIMEOUT`,
+/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_STALE` (a node was away for so long that it is emptied when it comes back: what was
+/// stored in it before is gone).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_sync(client: *mut nmc_client_t) -> nmc_status_t {
     guard(|| with(client, |open| open.cluster.sync()))

@@ -7,15 +7,21 @@ use crate::base::deadline::{Deadline, MAX_TIMEOUT_MS};
 use crate::base::error::Error;
 use crate::base::status::{NMC_IN_PROGRESS, nmc_status_t};
 
-/// Closes a segment and has what is only there copied to other nodes. Nobody stores there any more: values of others go to other nodes, and puts
-/// of the node's own programs to other ranks of its store, or, if they name this one or there is no other, end with `NMC_ERR_NO_SPACE`. It waits up to
-/// `timeout_ms` until nothing is left to copy, 0 not at all, -1 for as long as it takes. `NMC_IN_PROGRESS` means that copying goes on, or that a put which had begun has not ended;
-/// `nmc_last_error_message` says then what is left, the first objects by their names. `*out_left`, if `out_left` is not NULL, is how many objects are left, as far as that
-/// is known. Call it again until it returns `NMC_OK`, then unmount, which opens an attached store again; or `nmc_client_undrain`. A new leader knows of no drain: the segment is open
-/// until this is called again, or asks again while it waits.
+/// Closes a segment, and has values that are only there copied to other nodes. From now on nothing is stored there.
+/// Values of others go to other nodes. Puts of the node's own programs go to other ranks of its store; if they name
+/// this rank, or there is no other, they end with `NMC_ERR_NO_SPACE`.
 ///
-/// Asks the leader; while it waits also again if none answers. Returns at most 2 s after `timeout_ms` or the client's time, whichever is later. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment),
-/// `NMC_ERR_BUSY` (too many are being drained), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`.
+/// Waits up to `timeout_ms` until nothing is left to copy: 0 does not wait, -1 waits as long as it takes. Returns
+/// `NMC_IN_PROGRESS` if copying goes on, or if a put that had begun has not ended; `nmc_last_error_message` then says
+/// what is left, and names the first objects. `*out_left`, if `out_left` is not NULL, is how many objects are left, as
+/// far as that is known. Call this again until it returns `NMC_OK`, then call `nmc_client_unmount`, which opens an
+/// attached store for puts again. To give up instead, call `nmc_client_undrain`. A new leader does not know about the
+/// drain: the segment is open until this function is called again. A call that is waiting asks again by itself.
+///
+/// Blocks while it asks the leader. A call that waits asks again if no leader answers. It returns at most 2 s after
+/// `timeout_ms` or the client's own timeout, whichever is later. Thread-safe. Not graph-safe. Statuses:
+/// `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_BUSY` (64 other segments are being drained),
+/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_drain(
     client: *mut nmc_client_t,
@@ -40,10 +46,12 @@ pub unsafe extern "C" fn nmc_client_drain(
     })
 }
 
-/// Gives a drain up: the segment takes values again, of others at once and of its own programs when its node has heard of it, within a second or two. Copies that were made
-/// stay. Whoever waits in `nmc_client_drain` for the same segment closes it again.
+/// Gives up a drain: the segment accepts values again, from others at once, and from its node's own programs as soon as
+/// the node has heard of it, within a second or two. Copies that were made stay. If a thread is waiting in
+/// `nmc_client_drain` for the same segment, it closes the segment again.
 ///
-/// Asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such segment), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// Blocks while it asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (there is no such
+/// segment), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_undrain(client: *mut nmc_client_t, segment: nmc_slice_t) -> nmc_status_t {
     guard(|| {

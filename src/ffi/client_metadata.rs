@@ -37,12 +37,15 @@ fn put_out(got: Got, buffer: &mut [u8], size: Option<&mut MaybeUninit<usize>>) -
     metadata_out(&got.metadata, buffer, size).map(|()| NMC_OK)
 }
 
-/// Reads what the writer of a value said about it (`metadata` of `nmc_replicate_t` or `nmc_put_options_t`) into `buffer`, and stores its size in `*out_bytes`, if that is not
-/// NULL: 0 if that was nothing. With `capacity` 0 and `out_bytes` it only tells the size. If the buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any.
+/// Reads the metadata of a value into `buffer`: what was passed as `metadata` of `nmc_replicate_t` or
+/// `nmc_put_options_t` when it was put. Stores its size in `*out_bytes`, if not NULL; 0 if there is none. With
+/// `capacity` 0 and `out_bytes` this only stores the size. If the buffer is too small, this stores only the size and
+/// returns `NMC_ERR_TOO_SMALL`; `NMC_MAX_METADATA` bytes are always enough.
 ///
-/// What a node of this client has costs no message. Else an owner is asked, as for `nmc_client_get`, and sends no byte of the value; what it has on disk only it reads
-/// from there. It does not count as having been read; a value that another node has on disk alone comes into
-/// its memory for that. Thread-safe. Not graph-safe. Statuses as for `nmc_client_get`.
+/// If a node of this client has the value, this costs no message, and metadata that is only on disk is read from there.
+/// Otherwise it blocks: it asks an owner, as `nmc_client_get` does, which sends no byte of the value. If that node has
+/// the value only on disk, the value comes into its memory. The call does not count as a read of the value.
+/// Thread-safe. Not graph-safe. Statuses as for `nmc_client_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_get_metadata(
     client: *mut nmc_client_t,
@@ -65,11 +68,13 @@ pub unsafe extern "C" fn nmc_client_get_metadata(
     })
 }
 
-/// The same for `n` values: what was said about `keys[i]` goes into `buffers[i]`. `out_bytes[i]`, if `out_bytes` is not NULL, is how many bytes that is, and
-/// `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it.
+/// Reads the metadata of `n` values, that of `keys[i]` into `buffers[i]`; otherwise like `nmc_client_get_metadata`.
+/// `out_bytes[i]`, if `out_bytes` is not NULL, is the size of the metadata, and `out_statuses[i]`, if `out_statuses` is
+/// not NULL, is the outcome for `keys[i]`.
 ///
-/// Where they are is asked for 256 at once, and as many are asked together. Thread-safe. Not graph-safe. Returns `NMC_OK` if all were read, else
-/// the status of the first that was not. Statuses as for `nmc_client_get`.
+/// Blocks until all have ended. It asks where up to 256 values are at once, and reads as many together. Thread-safe.
+/// Not graph-safe. Returns `NMC_OK` if all were read, otherwise the status of the first one that was not. Statuses as
+/// for `nmc_client_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_get_metadata_batch(
     client: *mut nmc_client_t,
@@ -109,8 +114,8 @@ pub unsafe extern "C" fn nmc_client_get_metadata_batch(
     })
 }
 
-/// Reads what was said about a value like `nmc_client_get_metadata` and does not wait; see `nmc_client_submit_put`. The buffer is the library's until the completion was taken,
-/// whose `bytes` are the size of the metadata.
+/// Submits a read of a value's metadata, like `nmc_client_get_metadata`, and returns; see `nmc_client_submit_put`. The
+/// buffer is the library's until the completion has been taken. `bytes` of the completion is the size of the metadata.
 ///
 /// Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of `nmc_client_get`.
 #[unsafe(no_mangle)]
@@ -131,10 +136,11 @@ pub unsafe extern "C" fn nmc_client_submit_get_metadata(
     })
 }
 
-/// Reads a value like `nmc_client_get`, and what its writer said about it into `metadata`, both of the same put. `*out_metadata_bytes`, if it is not NULL, is the size of
-/// that; if it has no room there the status is `NMC_ERR_TOO_SMALL`, as if the buffers were too small, and both sizes are stored if the value fits.
+/// Reads a value like `nmc_client_get`, and its metadata into `metadata`; both are of the same put.
+/// `*out_metadata_bytes`, if not NULL, is the size of the metadata. If `metadata` is too small for it, this returns
+/// `NMC_ERR_TOO_SMALL`, as it does when the buffers are too small, and both sizes are stored if the value fits.
 ///
-/// Costs no message more than `nmc_client_get`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_get`.
+/// Costs no more messages than `nmc_client_get`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_get_with_metadata(
     client: *mut nmc_client_t,

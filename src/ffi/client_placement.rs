@@ -11,35 +11,37 @@ use crate::cluster::facade::{Placement, Placing};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Copies that a value can have, and so places that `nmc_placement_fn` can choose.
+/// Most copies that a value can have, and so the most segments that `nmc_placement_fn` can choose.
 pub const NMC_CLIENT_MAX_COPIES: u32 = 16;
 const _: () = assert!(NMC_CLIENT_MAX_COPIES == crate::cluster::wire::MAX_COPIES);
 
-/// A value that is to be placed. What it points to is valid during the call.
+/// A value to be placed. What it points to is valid during the callback only.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_placement_t {
-    /// Size of this struct as the library knows it: what lies behind it is not there.
+    /// Size of this struct as the library knows it; there are no fields beyond that.
     pub struct_size: u32,
-    /// Copies that the put wants.
+    /// Number of copies that the put asks for.
     pub copies: u32,
-    /// Bytes of the value.
+    /// Size of the value.
     pub bytes: u64,
-    /// Its key.
+    /// Key of the value.
     pub key: nmc_slice_t,
     /// The segments of the cluster, as the leader listed them at most a second ago.
     pub segments: *const *const nmc_segment_t,
-    /// How many.
+    /// Number of segments.
     pub n_segments: usize,
 }
 
-/// Says where a value goes: stores the numbers of up to `NMC_CLIENT_MAX_COPIES` (16) segments, by their places in `put->segments`, in `out_segments`, each once and the best
-/// first, and returns how many. If they are fewer than `put->copies` the leader chooses the others; with 0 all of them. A negative status ends the put with it. Called
-/// on the thread that puts or submits, by several at the same time; holds no lock of the library. Must not throw, and must not put.
+/// Chooses where a value goes. Stores up to `NMC_CLIENT_MAX_COPIES` (16) indexes into `put->segments` in
+/// `out_segments`, each once and the best first, and returns how many. If it chooses fewer than `put->copies`, the
+/// leader chooses the rest; with 0, the leader chooses all of them. A negative status ends the put with that status.
+/// Called on the thread that puts or submits, by several threads at the same time, while no lock of the library is
+/// held. Must not throw, and must not put.
 pub type nmc_placement_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, put: *const nmc_placement_t, out_segments: *mut u32) -> i32>;
 
-/// Is told that `user` is not needed any more. Called once, on whichever thread needed it last; must not throw.
+/// Called when `user` is not needed any more: once, on the thread that needed it last. Must not throw.
 pub type nmc_release_fn = Option<unsafe extern "C" fn(user: *mut c_void)>;
 
 struct Callback {
@@ -89,16 +91,19 @@ impl Placement for Callback {
     }
 }
 
-/// From now on `placement` says where values go that this client puts: those whose options name no `locations`. NULL takes that back. `release`, if it is not NULL, is
-/// called with `user` when nobody calls `placement` with it any more: after the next `nmc_client_set_placement`, or with `nmc_client_close`. It is not called if this fails, or without
-/// a `placement`.
+/// Sets a function that chooses where the values go that this client puts, unless their options name `locations`. A
+/// NULL `placement` removes it. `release`, if not NULL, is called with `user` when `placement` will not be called with
+/// it any more: after the next `nmc_client_set_placement`, or during `nmc_client_close`. If this call fails, or
+/// `placement` is NULL, `release` is not called.
 ///
-/// It is called for each value of a put or a batch before the first of them is sent, on the calling thread, and for those that are submitted before that returns. It is
-/// shown the segments as the leader listed them at most a second ago; the put that asks the leader for them waits for that, also a submitted one. A choice
-/// that cannot be (a number that is no segment, one that comes twice, more than there is room for) ends that put with `NMC_ERR_INVALID_ARG`; one that is full or gone by
-/// then with `NMC_ERR_NO_SPACE`. Copies on a medium (`media_copies`) count on top of it as they do with locations.
+/// The function is called on the calling thread, for each value of a put or batch before the first of them is sent, and
+/// for submitted values before the submitting call returns. It sees the segments as the leader listed them at most a
+/// second ago; a put that has to ask the leader for that list waits for it, even one that is submitted. An invalid
+/// choice (a number that is no segment, one that appears twice, or more than there is room for) ends that put with
+/// `NMC_ERR_INVALID_ARG`; a segment that is full or gone by then ends it with `NMC_ERR_NO_SPACE`. Copies on a medium
+/// (`media_copies`) come on top of the chosen ones, as they do with locations.
 ///
-/// Thread-safe. Not graph-safe. Statuses: none of its own.
+/// Does not block. Thread-safe. Not graph-safe. Statuses: none of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_set_placement(
     client: *mut nmc_client_t,

@@ -8,13 +8,15 @@ use super::guard_status;
 use super::store_batch::{Statuses, good_keys};
 use crate::base::status::nmc_status_t;
 
-/// Removes an object everywhere. With 0 as `flags` it waits until every owner has dropped it; `NMC_IN_PROGRESS` if one of them is away and the
-/// master has no etcd to note that in: until that one is back, its own programs and clients that remember its place may still read the value.
-/// `NMC_REMOVE_ASYNC` does not wait.
+/// Removes an object from all nodes. With `flags` 0 it waits until every owner has dropped the object. It returns
+/// `NMC_IN_PROGRESS` if an owner is away and the master has no etcd to record the removal in: until that owner is back,
+/// its own programs, and clients that remember where the value is, may still read it. With `NMC_REMOVE_ASYNC` it does
+/// not wait for the owners. Reads that have begun finish.
 ///
-/// Asks the leader. Whoever reads it finishes. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (it may have been
-/// removed), `NMC_ERR_CANCELLED`. If the leader was lost in the middle and the next one knows of nothing under the key it is `NMC_OK`: it is gone, and nobody
-/// can tell whether it was there.
+/// Blocks while it asks the leader. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`,
+/// `NMC_ERR_TIMEOUT` (the object may have been removed), `NMC_ERR_CANCELLED`. If the leader is lost during the call and
+/// the next one knows nothing under the key, the status is `NMC_OK`: the object is gone, and it is unknown whether it
+/// existed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_remove(client: *mut nmc_client_t, key: nmc_slice_t, flags: u32) -> nmc_status_t {
     guard_status(|| {
@@ -27,11 +29,13 @@ pub unsafe extern "C" fn nmc_client_remove(client: *mut nmc_client_t, key: nmc_s
     })
 }
 
-/// Removes `n` objects: like `nmc_client_remove`, with the same `flags` for all. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of `keys[i]`: `NMC_OK`,
-/// `NMC_IN_PROGRESS`, `NMC_ERR_NOT_FOUND`, or why it failed. A failed one does not stop the others. If a key is named twice one of the two may be `NMC_ERR_NOT_FOUND`.
+/// Removes `n` objects, like `nmc_client_remove`, with the same `flags` for all. `out_statuses[i]`, if `out_statuses`
+/// is not NULL, is the outcome for `keys[i]`: `NMC_OK`, `NMC_IN_PROGRESS`, `NMC_ERR_NOT_FOUND`, or why it failed. One
+/// that fails does not stop the others. If a key appears twice, one of the two may be `NMC_ERR_NOT_FOUND`.
 ///
-/// Up to 256 are under way together. Thread-safe. Not graph-safe. Returns the status of the first that failed; if none did, `NMC_IN_PROGRESS` if that is one's, else `NMC_OK`.
-/// Statuses as for `nmc_client_remove`.
+/// Blocks as `nmc_client_remove` does; up to 256 are under way together. Thread-safe. Not graph-safe. Returns the
+/// status of the first one that failed; if none failed, `NMC_IN_PROGRESS` if that is the status of any, otherwise
+/// `NMC_OK`. Statuses as for `nmc_client_remove`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_remove_batch(
     client: *mut nmc_client_t,
@@ -59,8 +63,8 @@ pub unsafe extern "C" fn nmc_client_remove_batch(
     })
 }
 
-/// Removes all objects of the client's namespace, or with `NMC_REMOVE_EVERYWHERE` of all of them, in one step. Otherwise like
-/// `nmc_client_remove`; that there was none is no error.
+/// Removes all objects of the client's namespace in one step, or of all namespaces with `NMC_REMOVE_EVERYWHERE`.
+/// Otherwise like `nmc_client_remove`, except that it is no error if there are none.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_remove_all(client: *mut nmc_client_t, flags: u32) -> nmc_status_t {
     guard_status(|| {

@@ -81,21 +81,26 @@ impl Peers for OfClient {
     }
 }
 
-/// Makes a handle of a store, in the same namespace, whose reads go on to the cluster, and puts it into `*out_store`: what neither memory nor
-/// disk has is read from whichever node has it under the same key, in the namespace of the same name. The store need not be a node itself.
-/// `store` stays as it is, and a miss of it costs no message. Handles that `nmc_store_namespace` makes of the new one go on to the cluster
-/// too.
+/// Makes a handle of a store whose reads continue in the cluster, and stores it in `*out_store`. It is in the same
+/// namespace as `store`. Values that the store has neither in memory nor on disk are read from any node that has them,
+/// under the same key, in the namespace of the same name. The store need not be a node itself. `store` stays as it is,
+/// and its misses cost no message. Handles that `nmc_store_namespace` makes from the new handle read from the cluster
+/// too. Destroy the handle with `nmc_store_destroy`.
 ///
-/// `get`, `get_into`, `get_slices`, `get_strided` and `get_into_batch` read from there, also into device memory (by way of host memory, as
-/// parts of a value do); `get_metadata` asks a node; `exists`, `exists_batch` and `match_prefix` ask the leader, for 256 keys at once, and say
-/// `NMC_OBJECT_ELSEWHERE`. All else is about this store alone: pins, locations, waits, watches, touch, retain, iteration, removes and puts. An object that is being
-/// written here is `NMC_NOT_READY`, whoever has it. What was read is kept on this client's first node with `NMC_CLIENT_KEEP_COPIES`.
+/// These read from the cluster: `get`, `get_into`, `get_slices`, `get_strided` and `get_into_batch`, also into device
+/// memory (through host memory, as are parts of a value); `get_metadata`, which asks a node; and `exists`,
+/// `exists_batch` and `match_prefix`, which ask the leader for 256 keys at once and return `NMC_OBJECT_ELSEWHERE`.
+/// Everything else concerns only this store: pins, locations, waits, watches, touch, retain, iteration, removes and
+/// puts. An object that is being written here is `NMC_NOT_READY`, even if a node has it. With `NMC_CLIENT_KEEP_COPIES`,
+/// values that were read are kept on this client's first node.
 ///
-/// A read that goes on takes up to `timeout_ms` (-1 for the client's `timeout_ms`) and 2 s, and has the statuses of `nmc_client_get` besides: if no master
-/// answers, `NMC_ERR_UNAVAILABLE` or `NMC_ERR_TIMEOUT` and not `NMC_ERR_NOT_FOUND`, since nobody knows. `nmc_store_cancel` and destroy of the
-/// handle end it with `NMC_ERR_CANCELLED`, and so does `nmc_client_close`; after that the handle is one like `store`. They may be closed in any order.
+/// A read that continues in the cluster takes up to `timeout_ms` (-1 for the client's `timeout_ms`) plus 2 s. It can
+/// also return the statuses of `nmc_client_get`. If no master answers, that is `NMC_ERR_UNAVAILABLE` or
+/// `NMC_ERR_TIMEOUT` and not `NMC_ERR_NOT_FOUND`, because it is unknown whether the value exists. `nmc_store_cancel`
+/// and `nmc_store_destroy` of the handle end such reads with `NMC_ERR_CANCELLED`, and so does `nmc_client_close`; after
+/// that the handle behaves like `store`. Client, handle and store may be closed in any order.
 ///
-/// Asks nobody itself. Thread-safe. Not graph-safe. Destroyed with `nmc_store_destroy`. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`.
+/// Does not block, and asks no master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_open_store(
     client: *mut nmc_client_t,

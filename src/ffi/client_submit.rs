@@ -80,14 +80,19 @@ fn begun(bad: Vec<nmc_status_t>, places: Places) -> Sum {
     sum
 }
 
-/// Puts a value like `nmc_client_put` and does not wait: when it has ended a completion with `token` is queued, which
-/// `nmc_client_completions` takes. Until that was taken, or `nmc_client_close` has returned, the bytes of the value stay as they are; key, slices and
-/// options need be valid for this call only. The time that the call may take begins now. Memory of a GPU goes by way of host memory: what is put
-/// from there is copied before this returns, of a batch the first 64 MiB; the rest of it, and what is read, by whichever thread drives.
+/// Submits a put like `nmc_client_put` and returns. When the put has ended, a completion with `token` is queued, and
+/// `nmc_client_completions` takes it. The bytes of the value must stay as they are until the completion has been taken
+/// or `nmc_client_close` has returned. Key, slices and options need to be valid only during this call. The time that
+/// the put may take starts now.
 ///
-/// Does not block, except for that copy, for the memory to note it and, where a placement is set, for the list of segments, which may be a second old. Thread-safe. Not graph-safe. An error means that nothing was submitted and there will be
-/// no completion. Statuses: `NMC_ERR_BUSY` (`NMC_CLIENT_MAX_SUBMITTED` are submitted: take completions first), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`. The completion has
-/// those of `nmc_client_put`.
+/// GPU memory goes through host memory. Values that are put are copied there before this returns, of a batch the first
+/// 64 MiB. The rest of a batch, and values that are read, are copied by the thread that drives the client (see
+/// `nmc_client_completions`).
+///
+/// Does not block, except for that copy, for memory to keep track of the call, and, if a placement is set, for the list
+/// of segments, which may be a second old. Thread-safe. Not graph-safe. After an error nothing has been submitted, and
+/// no completion comes. Statuses: `NMC_ERR_BUSY` (`NMC_CLIENT_MAX_SUBMITTED` calls are submitted: take completions
+/// first), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`. The completion has those of `nmc_client_put`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_submit_put(
     client: *mut nmc_client_t,
@@ -108,8 +113,9 @@ pub unsafe extern "C" fn nmc_client_submit_put(
     })
 }
 
-/// Reads a value like `nmc_client_get` and does not wait; see `nmc_client_submit_put`. The buffers are the library's until the completion was taken,
-/// which has the size of the value. What a node of this client has is in the buffers when this returns, and its completion is queued.
+/// Submits a read like `nmc_client_get` and returns; see `nmc_client_submit_put`. The buffers are the library's until
+/// the completion has been taken. `bytes` of the completion is the size of the value. If a node of this client has the
+/// value, it is in the buffers when this returns, and the completion is queued.
 ///
 /// Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of `nmc_client_get`.
 #[unsafe(no_mangle)]
@@ -130,9 +136,10 @@ pub unsafe extern "C" fn nmc_client_submit_get(
     })
 }
 
-/// Removes an object like `nmc_client_remove` and does not wait; see `nmc_client_submit_put`.
+/// Submits a remove like `nmc_client_remove` and returns; see `nmc_client_submit_put`.
 ///
-/// Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of `nmc_client_remove`.
+/// Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`. The completion has those of
+/// `nmc_client_remove`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_submit_remove(
     client: *mut nmc_client_t,
@@ -150,8 +157,9 @@ pub unsafe extern "C" fn nmc_client_submit_remove(
     })
 }
 
-/// Puts `n` values like `nmc_client_put_batch` and does not wait; see `nmc_client_submit_put`. One completion is queued when all have ended. `out_statuses`, if it
-/// is not NULL, is the library's until then, like the values; so are items that could not be one, which have their status there.
+/// Submits `n` puts like `nmc_client_put_batch` and returns; see `nmc_client_submit_put`. One completion is queued when
+/// all have ended. Until it has been taken, `out_statuses`, if not NULL, is the library's, and the values must stay as
+/// they are. An invalid item does not stop the others; its status is in `out_statuses`.
 ///
 /// Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`.
 #[unsafe(no_mangle)]
@@ -183,8 +191,9 @@ pub unsafe extern "C" fn nmc_client_submit_put_batch(
     })
 }
 
-/// Reads `n` values like `nmc_client_get_batch` and does not wait; see `nmc_client_submit_get`. One completion is queued when all have ended. `out_bytes` and
-/// `out_statuses`, if they are not NULL, are the library's until then, like the buffers.
+/// Submits `n` reads like `nmc_client_get_batch` and returns; see `nmc_client_submit_get`. One completion is queued
+/// when all have ended. Until it has been taken, the buffers are the library's, and so are `out_bytes` and
+/// `out_statuses` if not NULL.
 ///
 /// Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`.
 #[unsafe(no_mangle)]
@@ -215,8 +224,8 @@ pub unsafe extern "C" fn nmc_client_submit_get_batch(
     })
 }
 
-/// Removes `n` objects like `nmc_client_remove_batch` and does not wait; see `nmc_client_submit_put`. One completion is queued when all have ended. `out_statuses`, if it
-/// is not NULL, is the library's until then.
+/// Submits `n` removes like `nmc_client_remove_batch` and returns; see `nmc_client_submit_put`. One completion is
+/// queued when all have ended. Until it has been taken, `out_statuses`, if not NULL, is the library's.
 ///
 /// Thread-safe. Not graph-safe. Statuses as for `nmc_client_submit_put`.
 #[unsafe(no_mangle)]
@@ -244,11 +253,15 @@ pub unsafe extern "C" fn nmc_client_submit_remove_batch(
     })
 }
 
-/// Takes completions of what was submitted, the oldest first, at most `capacity`; stores their number in `*out_n`. None is ever lost. If there is
-/// none, it waits for one up to `timeout_ms` (0 not at all, -1 as long as anything is under way), and drives the connections
-/// meanwhile: unless the client has `NMC_CLIENT_THREAD`, what is submitted goes on only while some thread is in this call, or in one that waits for an answer.
+/// Takes completions of submitted calls, oldest first and at most `capacity`, and stores their number in `*out_n`. None
+/// is ever lost. If there are none, it waits for one up to `timeout_ms`: 0 does not wait, -1 waits as long as any call
+/// is under way.
 ///
-/// Thread-safe. Not graph-safe. That none came in time is `NMC_OK` with 0 in `*out_n`. Statuses: none of its own.
+/// This call also drives the connections. Unless the client has `NMC_CLIENT_THREAD`, submitted calls make progress only
+/// while some thread is in this call, or in another call of the client that waits for an answer.
+///
+/// Blocks up to `timeout_ms`. Thread-safe. Not graph-safe. If no completion comes in time, it returns `NMC_OK` with 0
+/// in `*out_n`. Statuses: none of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_completions(
     client: *mut nmc_client_t,
@@ -275,9 +288,10 @@ pub unsafe extern "C" fn nmc_client_completions(
     })
 }
 
-/// Stores a descriptor in `*out_fd` that is readable (poll, epoll) when `nmc_client_completions` should be called with 0 as `timeout_ms`: a completion is queued,
-/// something has arrived, or it is time to ask again. A completion need not come of every such call. It belongs to the client: do not close it,
-/// and do not read from it. Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_OS`.
+/// Stores a file descriptor in `*out_fd` for poll or epoll. It is readable when you should call
+/// `nmc_client_completions` with `timeout_ms` 0: a completion is queued, something has arrived, or it is time to ask
+/// again. Not every such call yields a completion. The descriptor belongs to the client: do not close it, and do not
+/// read from it. Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_event_fd(client: *mut nmc_client_t, out_fd: *mut i32) -> nmc_status_t {
     guard(|| {
@@ -289,12 +303,14 @@ pub unsafe extern "C" fn nmc_client_event_fd(client: *mut nmc_client_t, out_fd: 
     })
 }
 
-/// Ends what was submitted with this token and is under way: its completion is queued when this returns, with `NMC_ERR_CANCELLED`, or, if it was just ending, with what
-/// became of it, and for a batch with the status of the first item that had failed before. Its memory is
-/// not touched any more. A put or a remove may have been done all the same; nothing is sent for it after this, but that a put is revoked.
+/// Ends the calls that were submitted with `token` and are under way. When this returns, their completions are queued:
+/// with `NMC_ERR_CANCELLED`, or with its own outcome if a call was just ending, or, for a batch, with the status of the
+/// first item that had failed before. The library does not touch their memory any more. A put or remove may have taken
+/// effect anyway. Nothing more is sent for it, except that a put is revoked.
 ///
-/// Waits for nobody but a thread of this process that is just noting what became of it. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing with that
-/// token is under way; its completion may wait to be taken), `NMC_ERR_NO_MEMORY`.
+/// Does not block, except for a thread of this process that is just recording an outcome. Thread-safe. Not graph-safe.
+/// Statuses: `NMC_ERR_NOT_FOUND` (no call with that token is under way; its completion may be waiting to be taken),
+/// `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_cancel(client: *mut nmc_client_t, token: u64) -> nmc_status_t {
     guard(|| {

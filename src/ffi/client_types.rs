@@ -15,48 +15,52 @@ use crate::cluster::wire::{Location, Replicate};
 use std::ffi::c_void;
 use std::time::Duration;
 
-/// What is read from another node is kept on this client's first node too, where others find it as well.
+/// Keep a copy of values that are read from another node on this client's first node, where others find it too.
 pub const NMC_CLIENT_KEEP_COPIES: u32 = 1;
-/// What is submitted (`nmc_client_submit_put` and its like) is driven by a thread of the library, so that it goes on while the program does
-/// something else; without this, `nmc_client_completions` drives it. The thread begins with the first such call.
+/// Drive submitted calls (`nmc_client_submit_put` and the like) with a thread of the library, so that they make
+/// progress while the program does something else. Without this flag, `nmc_client_completions` drives them. The thread
+/// starts with the first submitted call.
 pub const NMC_CLIENT_THREAD: u32 = 2;
 
-/// A value that this client has read goes after `expire_ms`, with all its copies, wherever they are: the put that was read, not what is put under its
-/// key later. Whoever reads it then finishes. The leader sees to it; one that takes the lead meanwhile does not know of it, and the value stays until it
-/// is read again. Values that are read through `nmc_client_open_store` stay.
+/// Remove a value, with all its copies on all nodes, `expire_ms` after this client has read it. That concerns the put
+/// that was read, not one that takes its key later. Reads that have begun finish. The leader removes the value; a new
+/// leader does not know of it, and then the value stays until it is read again. Values that are read through
+/// `nmc_client_open_store` stay.
 pub const NMC_CLIENT_EXPIRE: u32 = 4;
 
-/// Of several copies, one on this machine is read first; then one in memory; then one of the node from which this client waits for least. Nodes
-/// that have failed lately come last, here and below. What a node of this client has is always read there.
+/// Of several copies, read one on this machine first; then one in memory; then one on the node from which this client
+/// waits for the least. Nodes that failed lately come last, in all three orders. A value that a node of this client has
+/// is always read there.
 pub const NMC_READ_NEAR: u32 = 0;
-/// One in memory first; then one on this machine; then as above.
+/// Read a copy in memory first; then one on this machine; then as for `NMC_READ_NEAR`.
 pub const NMC_READ_MEMORY: u32 = 1;
-/// One in memory first; then one of the node from which this client waits for least, on whatever machine: a value that many read comes from all that have it.
+/// Read a copy in memory first; then one on the node from which this client waits for the least, on whatever machine.
+/// So a value that many read comes from all nodes that have it.
 pub const NMC_READ_SPREAD: u32 = 2;
 
-/// Calls that a client can have submitted without having taken their completions; a batch counts as up to 256.
+/// Most calls that a client can have submitted without having taken their completions. A batch counts as up to 256.
 pub const NMC_CLIENT_MAX_SUBMITTED: u32 = 4096;
 const _: () = assert!(NMC_CLIENT_MAX_SUBMITTED as usize == crate::cluster::submit::MOST_SUBMITTED);
 
 /// Do not wait until every owner has dropped the object: it is out of the directory when the call returns.
 pub const NMC_REMOVE_ASYNC: u32 = 1;
-/// Of all namespaces, not only the client's.
+/// Remove objects of all namespaces, not only the client's.
 pub const NMC_REMOVE_EVERYWHERE: u32 = 2;
 
-/// Memory of a GPU.
+/// GPU memory.
 pub const NMC_MEDIA_VRAM: u32 = 0;
-/// Memory of the host.
+/// Host memory.
 pub const NMC_MEDIA_RAM: u32 = 1;
 /// The SSD tier of a node.
 pub const NMC_MEDIA_SSD: u32 = 2;
-/// Whatever the segment is made of.
+/// Any medium.
 pub const NMC_MEDIA_ANY: u32 = u32::MAX;
 
-/// A segment takes values.
+/// The segment accepts values.
 pub const NMC_SEGMENT_OK: u32 = 0;
-/// It takes no more: what is only there is being copied elsewhere.
+/// The segment accepts no more values; values that are only there are being copied to other nodes.
 pub const NMC_SEGMENT_DRAINING: u32 = 1;
-/// Its node has not been heard of for a while.
+/// The master has not heard from the segment's node for a while.
 pub const NMC_SEGMENT_GONE: u32 = 2;
 
 /// Longest text in a config.
@@ -76,52 +80,58 @@ pub struct nmc_client_config_t {
     pub struct_size: u32,
     /// `NMC_ABI_VERSION` as the caller knows it.
     pub abi_version: u32,
-    /// Name or address of this machine, by which others reach it: `host` or `host:port`. With a port, the first node of the client
-    /// listens there; else at a free one of 12300 to 14299. Empty for 127.0.0.1.
+    /// Name or address of this machine, by which others reach it: `host` or `host:port`. With a port, the first node of
+    /// the client listens there; all other nodes listen at a free port from 12300 to 14299. Empty for 127.0.0.1.
     pub local_hostname: nmc_slice_t,
-    /// Masters, the first that answers leads or says who does: `host`, `host:port` or `unix:/path`, with commas between. Port 50051 if
-    /// none is said.
+    /// The masters, separated by commas: `host`, `host:port` or `unix:/path`, with port 50051 by default. The first one
+    /// that answers is the leader, or says which one is.
     pub master_server: nmc_slice_t,
-    /// For programs that come from Mooncake Store: `etcd://`, `redis://` or `http://` and an address, a bare `host:port`, `P2PHANDSHAKE`, or
-    /// empty. Its form is checked; it is not needed here and never contacted.
+    /// For programs that come from Mooncake Store: `etcd://`, `redis://` or `http://` and an address, a bare
+    /// `host:port`, `P2PHANDSHAKE`, or empty. Its form is checked, but it is not needed here and never contacted.
     pub metadata_server: nmc_slice_t,
-    /// `tcp`, which is the default, or `rdma`: then NIXL moves the bytes of large values, by RDMA or what else there is, where client and node
-    /// both have it; all else goes by tcp. Where NIXL is not installed a line in the log says so; docs/cluster.md says how it is
-    /// found.
+    /// `tcp` (default) or `rdma`. With `rdma`, NIXL moves the bytes of large values, by RDMA or whatever else it finds,
+    /// where both client and node have it; everything else goes by TCP. If NIXL is not installed, a line in the log
+    /// says so; docs/cluster.md says how it is found.
     pub protocol: nmc_slice_t,
-    /// Names of network devices that NIXL uses, with commas between; empty for all. With neither a token nor certificates it uses the loopback device alone. Not used with `tcp`.
+    /// With `rdma`: names of the network devices that NIXL uses, separated by commas; empty for all. With neither a
+    /// token nor certificates, NIXL uses only the loopback device. Not used with `tcp`.
     pub device_names: nmc_slice_t,
-    /// What masters, nodes and clients of the cluster know, and nobody else does. Without it, and without certificates, everything must be on the loopback
-    /// device, or `nmc_client_open` returns `NMC_ERR_PERMISSION`; with another than the masters know, so does every call. Without certificates it
-    /// is sent as it is: the network must be trusted.
+    /// Secret that all masters, nodes and clients of the cluster share. Without a token and without certificates,
+    /// everything must be on the loopback device, or `nmc_client_open` returns `NMC_ERR_PERMISSION`. With another token
+    /// than the masters', every call returns `NMC_ERR_PERMISSION`. Without certificates the token is sent in the clear,
+    /// so the network must be trusted.
     pub token: nmc_slice_t,
-    /// Namespace of the client's keys: empty, or 1 to 64 bytes. It is the namespace of that name in the stores of the nodes.
+    /// Namespace of the client's keys: empty, or 1 to 64 bytes. In the nodes' stores it is the namespace of the same
+    /// name.
     pub namespace_name: nmc_slice_t,
-    /// How long a call may take, in ms; -1 for 5 s. It returns at most 2 s after that.
+    /// How long a call may take, in ms; -1 for 5 s. The call returns at most 2 s after that.
     pub timeout_ms: i64,
-    /// Keys whose places are remembered; -1 for 65,536.
+    /// Number of keys whose locations the client remembers; -1 for 65,536.
     pub cache_keys: i32,
     /// 0, or `NMC_CLIENT_*` flags.
     pub flags: u32,
-    /// With `NMC_CLIENT_EXPIRE`: how long after it was first read a value goes, in ms, up to a day; -1 for 1 s.
+    /// With `NMC_CLIENT_EXPIRE`: how long after its first read a value is removed, in ms, up to a day; -1 for 1 s.
     pub expire_ms: i64,
-    /// With `rdma`: values of so many bytes and more are moved by NIXL; 0 for 256 KiB.
+    /// With `rdma`: NIXL moves values of at least this many bytes; 0 for 256 KiB.
     pub rdma_bytes: u64,
     /// One of `NMC_READ_*`: which of several copies is read first.
     pub read_order: u32,
     /// Zero.
     pub reserved_order: u32,
-    /// Values of more bytes are put in parts of about as many, at most 4,096 of them, which are on different segments where there are enough and move
-    /// side by side; 0 for never, and not less than 64 KiB. Whoever reads needs nothing for it. A value of which one part is lost is lost.
+    /// Put larger values in parts of about this many bytes, at most 4,096 of them, which lie on different segments if
+    /// there are enough and move in parallel. 0 for never; less than 64 KiB counts as 64 KiB. Readers need no setting
+    /// for this. A value that loses one part is lost.
     pub stripe_bytes: u64,
-    /// File (PEM) with the certificate of this program, and those between it and the authority's. With it all connections but those to `unix:` are
-    /// encrypted (TLS 1.3), and each end wants a certificate of the other that one in `tls_ca` has signed, whatever name is in it; then no token is
-    /// needed to leave the loopback device. All three files or none. What NIXL moves is not encrypted. Files that are replaced while the program
-    /// runs are read anew, for connections that begin after that.
+    /// PEM file with this program's certificate and any certificates between it and the authority's. With it, all
+    /// connections except `unix:` ones are encrypted (TLS 1.3), and each end demands a certificate of the other that
+    /// one in `tls_ca` has signed, whatever name is in it; a token is then not needed to leave the loopback device. Set
+    /// all three files or none. What NIXL moves is not encrypted. If the files are replaced while the program runs,
+    /// connections that begin after that use the new ones.
     pub tls_cert: nmc_slice_t,
-    /// File (PEM) with the key of `tls_cert`.
+    /// PEM file with the key of `tls_cert`.
     pub tls_key: nmc_slice_t,
-    /// File (PEM) with the certificates of the authority: whoever has one that it has signed may do everything.
+    /// PEM file with the certificates of the authority. Any program with a certificate that it has signed may do
+    /// everything.
     pub tls_ca: nmc_slice_t,
 }
 
@@ -154,13 +164,13 @@ unsafe impl Versioned for nmc_client_config_t {
     }
 }
 
-/// Where a copy must be.
+/// Place that a copy must be in.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_location_t {
-    /// Name of the segment, or of a node.
+    /// Name of a segment or of a node.
     pub segment: nmc_slice_t,
-    /// `NMC_MEDIA_*`: if `segment` is the name of a node, which of its segments; else `NMC_MEDIA_ANY`.
+    /// `NMC_MEDIA_*`: if `segment` names a node, which of its segments; otherwise `NMC_MEDIA_ANY`.
     pub media: u32,
     /// Zero.
     pub reserved: u32,
@@ -174,19 +184,20 @@ pub struct nmc_replicate_t {
     pub struct_size: u32,
     /// `NMC_ABI_VERSION` as the caller knows it.
     pub abi_version: u32,
-    /// Copies in all, on as many nodes if there are enough; 1 to 16. Fewer are no error if there are fewer nodes.
+    /// Number of copies, 1 to 16, on as many nodes if there are enough. Fewer copies are no error if there are fewer
+    /// nodes.
     pub copies: u32,
-    /// Copies on a medium, by `NMC_MEDIA_*`. If they are more than `copies` together, their sum counts.
+    /// Number of copies on each medium, by `NMC_MEDIA_*`. If their sum is more than `copies`, the sum counts.
     pub media_copies: [u32; 3],
     /// One of `NMC_RETAIN_*`.
     pub retain: u32,
-    /// From 0 to 3: what is lower is evicted first.
+    /// 0 to 3; lower ones are evicted first.
     pub priority: u32,
-    /// Where copies must be, in the order in which they are filled; NULL for anywhere.
+    /// Places where copies must be, filled in this order; NULL for anywhere.
     pub locations: *const nmc_location_t,
-    /// How many.
+    /// Number of locations.
     pub n_locations: usize,
-    /// What is said about the value; up to `NMC_MAX_METADATA` bytes (256) that every copy has.
+    /// Metadata of the value, up to `NMC_MAX_METADATA` bytes (256); every copy has it.
     pub metadata: nmc_slice_t,
     /// Zero.
     pub reserved: [u64; 4],
@@ -211,49 +222,51 @@ unsafe impl Versioned for nmc_replicate_t {
     }
 }
 
-/// A copy of an object, as the leader lists it. What it points to is valid during the call.
+/// A copy of an object, as the leader lists it. What it points to is valid during the callback only.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_replica_t {
-    /// Size of this struct as the library knows it: what lies behind it is not there.
+    /// Size of this struct as the library knows it; there are no fields beyond that.
     pub struct_size: u32,
     /// `NMC_MEDIA_*`.
     pub media: u32,
-    /// Bytes of the value.
+    /// Size of the value.
     pub bytes: u64,
-    /// Names the put that it came from: copies of one put have the same.
+    /// Identifies the put that the copy came from; all copies of one put have the same.
     pub put_id: u64,
-    /// Address at which its owner listens.
+    /// Address at which the copy's owner listens.
     pub endpoint: nmc_slice_t,
 }
 
-/// Gets a copy. Returns 0 to end the list. Called on the calling thread; must not throw.
+/// Receives a copy. Returns 0 to end the list. Called on the calling thread; must not throw.
 pub type nmc_replica_fn = Option<unsafe extern "C" fn(user: *mut c_void, replica: *const nmc_replica_t) -> i32>;
 
-/// Gets a key, which is valid during the call. Returns 0 to end the list. Called on the calling thread; must not throw.
+/// Receives a key, which is valid during the call only. Returns 0 to end the list. Called on the calling thread; must
+/// not throw.
 pub type nmc_key_fn = Option<unsafe extern "C" fn(user: *mut c_void, key: nmc_slice_t) -> i32>;
 
-/// A segment of the cluster. What it points to is valid during the call.
+/// A segment of the cluster. What it points to is valid during the callback only.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_segment_t {
-    /// Size of this struct as the library knows it: what lies behind it is not there.
+    /// Size of this struct as the library knows it; there are no fields beyond that.
     pub struct_size: u32,
     /// `NMC_MEDIA_*`.
     pub media: u32,
     /// `NMC_SEGMENT_*`.
     pub state: u32,
-    /// Of memory of the host the NUMA node where it begins, as `host` numbers them; of a GPU's the CUDA number of the device in the node's process. As it was when
-    /// its node joined: -1 if it had no first page then (memory that is not populated gets pages when values come) and the machine has several NUMA nodes,
-    /// if nobody had taken that rank of the store, and for disks.
+    /// For host memory, the NUMA node where it begins, as `host` numbers them; for GPU memory, the CUDA number of the
+    /// device in the node's process. It is as it was when the node joined. -1 for disks, if the rank of the store had
+    /// no holder then, or if the memory had no first page yet (memory that is not populated gets pages when values
+    /// come) and the machine has several NUMA nodes.
     pub near: i32,
-    /// Bytes in all.
+    /// Size in bytes.
     pub capacity: u64,
-    /// Bytes in use, as its node said last.
+    /// Bytes in use, as last reported by its node.
     pub used: u64,
-    /// Its name.
+    /// Name of the segment.
     pub name: nmc_slice_t,
-    /// The machine that has it: the address by which others reach its node.
+    /// Machine that has the segment: the address by which others reach its node.
     pub host: nmc_slice_t,
     /// 1 if that is this client's machine: both have the same `local_hostname`, or names of the same address.
     pub here: u32,
@@ -261,18 +274,19 @@ pub struct nmc_segment_t {
     pub reserved: u32,
 }
 
-/// Gets a segment. Returns 0 to end the list. Called on the calling thread; must not throw.
+/// Receives a segment. Returns 0 to end the list. Called on the calling thread; must not throw.
 pub type nmc_segment_fn = Option<unsafe extern "C" fn(user: *mut c_void, segment: *const nmc_segment_t) -> i32>;
 
-/// What became of a call that was submitted.
+/// Outcome of a submitted call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_client_completion_t {
-    /// What the caller passed with it.
+    /// What the caller passed to the submitting call.
     pub token: u64,
-    /// Of a get, the size of the value, also of one for which there was no room; of a batch, of all of them together. Else 0.
+    /// For a read, the size of the value, even if there was no room for it, or of the metadata if only that was read;
+    /// for a batch of reads, of all values together. Otherwise 0.
     pub bytes: u64,
-    /// What the call would have returned that waits.
+    /// What the blocking form of the call would have returned.
     pub status: i32,
     /// Zero.
     pub reserved: u32,

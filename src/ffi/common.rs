@@ -17,8 +17,8 @@ pub const NMC_DTYPE_RAW: u32 = 5;
 pub const NMC_EVICT_NONE: u32 = 0;
 /// What was stored, written or published first goes first.
 pub const NMC_EVICT_FIFO: u32 = 1;
-/// What was used longest ago: an object, the bucket on disk that nobody has read for the longest time, the cached block of the KV cache
-/// that has been idle longest.
+/// What was used longest ago: an object, the bucket on disk that was last read longest ago, the cached block of the KV
+/// cache that has been idle longest.
 pub const NMC_EVICT_LRU: u32 = 2;
 /// S3-FIFO: what is new passes a small queue first, and stays if it is used there or returns soon after it left. A scan does
 /// not push out what is read often. Store and KV cache only.

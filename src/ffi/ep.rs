@@ -22,16 +22,16 @@ use std::sync::Arc;
 
 /// One rank's part of an expert-parallel group: it sends tokens to the ranks of their experts and gets results back.
 ///
-/// All ranks take the same steps in the same order: dispatch and combine of a layer, in turn, in each buffer set. A call out of turn
-/// (a combine without its dispatch, a second dispatch) is refused with `NMC_ERR_INVALID_ARG` and does nothing, as long as the host
-/// makes all calls itself: not any more once one was captured, or `nmc_ep_device` was called. Calls of one handle are made
-/// by one thread at a time, on one stream for each buffer set. On CUDA heaps calls only enqueue, need no synchronisation,
-/// allocate nothing, and are graph-safe; on host heaps they work at once and take a NULL stream. Results are the same bits
-/// in every arrangement.
+/// All ranks take the same steps in the same order: dispatch and combine of a layer, in turn, in each buffer set. A
+/// call out of turn (a combine without its dispatch, a second dispatch) is refused with `NMC_ERR_INVALID_ARG` and does
+/// nothing, as long as the host makes all calls itself; once a call was captured, or `nmc_ep_device` was called, this
+/// is not checked any more. Calls of one handle are made by one thread at a time, on one stream for each buffer set. On
+/// CUDA heaps calls only enqueue, need no synchronisation, allocate nothing, and are graph-safe; on host heaps they
+/// work at once and take a NULL stream. Results are the same bits in every arrangement.
 ///
-/// When a rank dies, does not come within the deadline, or makes a mistake that only the GPU can see, the group is over for
-/// all ranks: kernels of later steps do nothing, calls return the reason, `nmc_ep_check` tells it. Heaps, contexts and the
-/// world live on; destroy the handle and make a new group. Statuses that every function can return:
+/// When a rank dies, does not come within the deadline, or makes a mistake that only the GPU can see, the group is over
+/// for all ranks: kernels of later steps do nothing, calls return the reason, and `nmc_ep_check` returns it too. Heaps,
+/// contexts and the world live on; destroy the handle and create a new group. Statuses that every function can return:
 /// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; those with a stream also `NMC_ERR_PEER_LOST`,
 /// `NMC_ERR_MISMATCH`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the group is over), `NMC_ERR_CUDA`, and between
 /// `nmc_ep_group_begin` and `nmc_ep_group_end` `NMC_ERR_NO_MEMORY` (the call is not part of the group).
@@ -57,10 +57,10 @@ fn with<R>(ep: *const nmc_ep_t, body: impl FnOnce(&Arc<Ep>) -> Result<R>) -> Res
     handle::with::<Handle, R>(ep, |handle| body(&handle.0))
 }
 
-/// Says how much memory a group with this config needs, before it is made, in a world of `world_size` ranks: all of them are in
-/// it, or those that `config->members` names. `inner` is for `nmc_ep_moe_forward`; 0 without it.
+/// Stores how much memory a group with this config needs, before it is created, in a world of `world_size` ranks: all
+/// of them are in the group, or those that `config->members` names. `inner` is for `nmc_ep_moe_forward`; 0 without it.
 ///
-/// Thread-safe. Asks nobody. Statuses: `NMC_ERR_LIMIT` (too many ranks), and see `nmc_ep_t`.
+/// Contacts no other rank. Thread-safe. Statuses: `NMC_ERR_LIMIT` (too many ranks), and see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_bytes_needed(
     config: *const nmc_ep_config_t,
@@ -101,16 +101,17 @@ pub unsafe extern "C" fn nmc_ep_bytes_needed(
     })
 }
 
-/// Makes a group together with all other members, which call this at the same time, and stores a handle in `*out_ep`.
+/// Creates a group together with all other members, which call this at the same time, and stores a handle in `*out_ep`.
+/// Destroy it with `nmc_ep_destroy`.
 ///
-/// The transport lies in the world's heaps from `heap_offset` on; what else uses the heap (a store, the program) stays
-/// clear of it. On CUDA heaps this waits for the device's work of this process. Blocks up to the deadline. Not graph-safe.
-/// The world must not be destroyed before the group. Destroyed with `nmc_ep_destroy`.
-/// Statuses: `NMC_ERR_MISMATCH` (names the field, the rank and both values; all ranks that came are told, and can call this
-/// again at once), `NMC_ERR_TIMEOUT` (says who is missing), `NMC_ERR_PEER_LOST`,
-/// `NMC_ERR_LIMIT` (blocks that cannot be resident at once, too many ranks), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_NO_MEMORY`,
-/// `NMC_ERR_VERSION`, `NMC_ERR_CANCELLED`, `NMC_ERR_CUDA`.
-/// One thread at a time for a handle.
+/// The transport lies in the world's heaps from `heap_offset` on; whatever else uses the heap (a store, the program)
+/// must stay clear of it. The world must not be destroyed before the group.
+///
+/// Blocks up to the deadline. On CUDA heaps it waits for the device's work of this process. One thread at a time for a
+/// handle. Not graph-safe. Statuses: `NMC_ERR_MISMATCH` (names the field, the rank and both values; all ranks that came
+/// get it, and can call this again at once), `NMC_ERR_TIMEOUT` (says which ranks are missing), `NMC_ERR_PEER_LOST`,
+/// `NMC_ERR_LIMIT` (blocks that cannot be resident at once, too many ranks), `NMC_ERR_UNSUPPORTED`,
+/// `NMC_ERR_NO_MEMORY`, `NMC_ERR_VERSION`, `NMC_ERR_CANCELLED`, `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_create(
     world: *mut nmc_world_t,
@@ -161,11 +162,12 @@ pub unsafe extern "C" fn nmc_ep_create_ranks(
     })
 }
 
-/// Leaves a group. Peers that still wait for this rank run into their deadline: finish the same steps everywhere first. NULL is fine; in a forked child it does nothing.
+/// Leaves a group. Peers that still wait for this rank run into their deadline: finish the same steps everywhere first.
+/// NULL is fine; in a forked child it does nothing.
 ///
-/// On CUDA heaps waits for the device's work of this process: steps that wait for a peer end by the deadline. Not graph-safe: graphs that hold steps of the group must not
-/// be launched afterwards. Statuses: `NMC_ERR_BUSY` when called inside a log callback.
-/// One thread at a time for a handle.
+/// On CUDA heaps it waits for the device's work of this process: steps that wait for a peer end by the deadline. One
+/// thread at a time for a handle. Not graph-safe: graphs that hold steps of the group must not be launched afterwards.
+/// Statuses: `NMC_ERR_BUSY` when called inside a log callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_ep_destroy(ep: *mut nmc_ep_t) -> nmc_status_t {
     guard(|| {
@@ -174,9 +176,9 @@ pub extern "C" fn nmc_ep_destroy(ep: *mut nmc_ep_t) -> nmc_status_t {
     })
 }
 
-/// Ends the group. Never blocks. Steps that wait return, calls return `NMC_ERR_CANCELLED`, on all ranks at once. On CUDA heaps the
-/// word is stored by a stream of the library, and kernels of all ranks that wait see it; a peer's calls return the error after
-/// the first kernel that has seen it. A group that is over already is left alone.
+/// Ends the group. Never blocks. On all ranks, steps that wait return, and calls return `NMC_ERR_CANCELLED`, at once.
+/// On CUDA heaps the word is stored by a stream of the library, and kernels of all ranks that wait see it; a peer's
+/// calls return the error after the first kernel that has seen it. A group that is over already is left alone.
 ///
 /// Thread-safe. Graph-safe: takes effect at once, also during a capture. Statuses: `NMC_ERR_BAD_HANDLE`.
 #[unsafe(no_mangle)]
@@ -189,8 +191,9 @@ pub extern "C" fn nmc_ep_abort(ep: *mut nmc_ep_t) -> nmc_status_t {
     })
 }
 
-/// Says whether the group works: the error that ended it, whichever rank found it. Looks for ranks that died, too: then
-/// kernels that wait for them return soon. Does not wait for streams, so what is still under way is not told yet.
+/// Returns whether the group works: `NMC_OK`, or the error that ended it, whichever rank found it. It also looks for
+/// ranks that died; kernels that wait for them then return soon. It does not wait for streams, so errors of work that
+/// is still under way do not show yet.
 ///
 /// Thread-safe. Graph-safe. Statuses: those that end a group, see `nmc_ep_t`.
 #[unsafe(no_mangle)]
@@ -502,12 +505,13 @@ pub unsafe extern "C" fn nmc_ep_moe_forward(
     })
 }
 
-/// Copies what was counted since the group was made: `out_expert_load[experts]`, the tokens that this rank sent to each expert;
-/// `out_waited_ns[ranks of the group]`, the time spent waiting for each rank (on a GPU without waits of a few us); `*out_overflow_rows`, rows that did not fit the
-/// grouped layout. Each may be NULL. Does not wait for streams: steps that are under way may be counted or not.
+/// Copies what was counted since the group was created: `out_expert_load[experts]`, the tokens that this rank sent to
+/// each expert; `out_waited_ns[ranks of the group]`, the time spent waiting for each rank (on a GPU without waits of a
+/// few us); `*out_overflow_rows`, rows that did not fit the grouped layout. Each may be NULL. Does not wait for
+/// streams: steps that are under way may be counted or not.
 ///
-/// Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library).
-/// Statuses: `NMC_ERR_NO_MEMORY`, and see `nmc_ep_t`.
+/// Thread-safe. Not graph-safe on CUDA heaps (copies on a stream of the library). Statuses: `NMC_ERR_NO_MEMORY`, and
+/// see `nmc_ep_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_ep_stats(
     ep: *const nmc_ep_t,

@@ -25,16 +25,17 @@ pub const NMC_EP_NO_LOAD: u32 = 2;
 /// Give rows to return memory of their own. Without it `y` of `nmc_ep_recv_buffers_t` is its `x`: a row goes back from
 /// where it came, which halves what passes through the caches. Rows that travel as fp8 always have it.
 pub const NMC_EP_SEPARATE_Y: u32 = 4;
-/// Let kernels that are launched with programmatic stream serialization be placed from the beginning of a dispatch before them on, while a combine
-/// sums, or a pack or a scatter ends, although other processes share the device. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program
-/// itself launches so must leave room for the dispatch of the others, which otherwise come too late and lose the group.
-/// A launch for all ranks of the group that use the device places the next one early in any case.
+/// Let kernels that are launched with programmatic stream serialization be placed early although other processes share
+/// the device: from the beginning of the dispatch before them on, while a combine sums, or while a pack or a scatter
+/// ends. Faster, and needs half of the room: `blocks` 16 for 8 ranks on an H200. What the program itself launches this
+/// way must leave room for the dispatch of the others, which otherwise come too late and lose the group. A launch for
+/// all ranks of the group that use the device places the next one early in any case.
 pub const NMC_EP_EARLY: u32 = 8;
-/// Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of the
-/// system's, which are slow while several processes use the device. PTX promises this scope to threads of one program only; that it
-/// holds between processes, too, follows from the one L2 cache that they share and was tested, but nobody promises it (docs/ep.md).
-/// Has no effect if ranks are on several devices. Ranks of one process on one device use it in any case,
-/// if they are of a local world or made by one `nmc_ep_create_ranks`.
+/// Let ranks in several processes that share one GPU order their stores with fences of that device's scope instead of
+/// the system's, which are slow while several processes use the device. PTX promises this scope only to threads of one
+/// program. That it also holds between processes follows from the one L2 cache that they share, and was tested, but is
+/// not guaranteed (docs/ep.md). Has no effect if ranks are on several devices. Ranks of one process on one device use
+/// it in any case, if they are of a local world or were created by one `nmc_ep_create_ranks`.
 pub const NMC_EP_DEVICE_SCOPE: u32 = 16;
 
 /// How a group is made. Start from `NMC_EP_CONFIG_INIT`; `hidden`, `top_k` and `experts` must be set. All ranks must
@@ -307,7 +308,7 @@ impl Default for nmc_ep_grouped_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_ep_gemm_t {
-    /// Size of this struct as the library knows it: what lies behind it is not there.
+    /// Size of this struct as the library knows it; there are no fields beyond that.
     pub struct_size: u32,
     /// 0: gate and up (n = 2 * inner). 1: down (n = hidden).
     pub which: u32,

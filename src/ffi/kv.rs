@@ -16,23 +16,24 @@ use crate::world::World;
 /// A block KV cache: it maps the tokens of sequences to numbered blocks of equal size. Full blocks of equal tokens are
 /// found again by later sequences (prefix reuse), forks share blocks, and tables for attention kernels are written
 /// straight into the program's memory. The cache touches the blocks themselves only when it is asked to copy them
-/// (`nmc_kv_gather`, `nmc_kv_copy_blocks`, `nmc_kv_offload`, ...). With `NMC_KV_VIRTUAL`, which see, it maps them besides,
-/// and some of what follows is different.
+/// (`nmc_kv_gather`, `nmc_kv_copy_blocks`, `nmc_kv_offload`, ...). With `NMC_KV_VIRTUAL` it also maps them, and some of
+/// what follows is different; see there.
 ///
 /// **When blocks count as computed.** `nmc_kv_open` and `nmc_kv_append` give room for tokens that the engine computes
-/// afterwards. With the next `nmc_kv_append` or `nmc_kv_close` of the same sequence, what it had before counts as computed,
-/// and its full blocks can be matched by others; `nmc_kv_commit` says so earlier. The engine must have enqueued that work
-/// by then, and order later work after it: on the same stream, or with an event.
+/// afterwards. With the next `nmc_kv_append` or `nmc_kv_close` of the same sequence, what it had before counts as
+/// computed, and its full blocks can be matched by others; `nmc_kv_commit` says so earlier. The engine must have
+/// enqueued that work by then, and order later work after it: on the same stream, or with an event.
 ///
-/// **When blocks are free.** A block that is let go may be handed out at once. Work that still reads it must be ordered
-/// before work that writes the new owner's tokens, as on one stream it is.
+/// **When blocks are free.** A block that is freed or evicted may be handed out again at once. Work that still reads it
+/// must be ordered before work that writes the tokens of the block's next sequence, as it is on one stream.
 ///
-/// All functions may be called from any thread at the same time, also while another thread destroys the cache; calls for
-/// one sequence exclude each other. Threads that work on sequences of their own do not wait for each other, except where
-/// blocks are shared. Where nothing else is said, nothing blocks, nothing calls CUDA, and all is graph-safe. Statuses that every function can return:
-/// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY` (for the books; the message says how
-/// much, and nothing changed); those that take a sequence also `NMC_ERR_NOT_FOUND` (no such sequence is open) and
-/// `NMC_ERR_STALE` (its blocks were taken to make room: close it).
+/// All functions may be called from any thread at the same time, even while another thread destroys the cache; calls
+/// for one sequence exclude each other. Threads that work on different sequences do not wait for each other, except
+/// where blocks are shared. Unless a function's comment says otherwise, it does not block, does not call CUDA, and is
+/// graph-safe. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`,
+/// `NMC_ERR_NO_MEMORY` (for the cache's own records; the message says how much, and nothing changed); those that take a
+/// sequence also `NMC_ERR_NOT_FOUND` (no such sequence is open) and `NMC_ERR_STALE` (its blocks were taken to make
+/// room: close it).
 pub struct nmc_kv_t {
     _opaque: [u8; 0],
 }
@@ -66,18 +67,18 @@ pub(super) unsafe fn bytes<'a>(slice: nmc_slice_t, most: usize, name: &str) -> R
     unsafe { array(slice.ptr.cast::<u8>(), slice.len, name) }
 }
 
-/// Makes a cache with all blocks free and puts a handle into `*out_kv`.
+/// Creates a cache with all blocks free and stores a handle in `*out_kv`. Destroy it with `nmc_kv_destroy`.
 ///
-/// With a `world` the groups lie in the heap that this rank has there, one after the other from `heap_offset` of the config on,
-/// each at the next multiple of 4,096 bytes; `nmc_kv_heap_bytes` says how much that is. Their `memory` must be NULL. So peers reach
-/// the blocks, with `nmc_world_ptr` and the offset of a group (`nmc_kv_group_stats`). Nothing else may use that part of the heap,
-/// and the world must not be destroyed before the cache. NULL: the memory is the program's, or the library's with
-/// `NMC_KV_VIRTUAL`.
+/// With a `world`, the groups lie in the heap that this rank has there, one after the other from `heap_offset` of the
+/// config on, each at the next multiple of 4,096 bytes; `nmc_kv_heap_bytes` returns how much that is. Their `memory`
+/// must be NULL. Peers can then reach the blocks, with `nmc_world_ptr` and the offset of a group
+/// (`nmc_kv_group_stats`). Nothing else may use that part of the heap, and the world must not be destroyed before the
+/// cache. With `world` NULL, the memory is the program's, or the library's with `NMC_KV_VIRTUAL`.
 ///
-/// Does not block, except to get memory for `NMC_KV_VIRTUAL`. Thread-safe. Graph-safe without it. Destroyed with
-/// `nmc_kv_destroy`. Statuses: `NMC_ERR_INVALID_ARG` (a number in the config, memory that is too small), `NMC_ERR_VERSION`,
-/// `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED` (what `NMC_KV_VIRTUAL` does not have, or no CUDA),
-/// `NMC_ERR_CANCELLED` (the rank has left or aborted), `NMC_ERR_CUDA`.
+/// Does not block, except to get memory for `NMC_KV_VIRTUAL`. Thread-safe. Graph-safe without it. Statuses:
+/// `NMC_ERR_INVALID_ARG` (a number in the config, memory that is too small), `NMC_ERR_VERSION`, `NMC_ERR_NO_MEMORY`,
+/// `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED` (what `NMC_KV_VIRTUAL` does not have, or no CUDA), `NMC_ERR_CANCELLED` (the
+/// rank has left or aborted), `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_create(
     world: *mut nmc_world_t,

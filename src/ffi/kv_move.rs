@@ -13,14 +13,15 @@ use crate::base::status::{NMC_IN_PROGRESS, NMC_OK, nmc_status_t};
 use crate::kv::Kv;
 use crate::kv::transfer::{After, Progress};
 
-/// Ties a cache to a store, through which it exchanges blocks with caches of other processes: those with the same kinds,
-/// types and sizes of heads and blocks, and the same hash and secret. All groups must have memory, which the store can
-/// reach (device memory needs a store that was joined with that device). Once for a cache; it keeps the store open, also
-/// after `nmc_store_destroy`, until it is destroyed itself. Starts 6 to 12 threads, `nmc-kv-move`, one for each core in between.
+/// Attaches a store to a cache. Through it the cache exchanges blocks with caches of other processes: those with the
+/// same kinds, types and sizes of heads and blocks, and the same hash and secret. All groups must have memory that the
+/// store can reach (device memory needs a store that was joined with that device). A cache can be attached only once.
+/// It keeps the store open until the cache is destroyed, even after `nmc_store_destroy`. Starts 6 to 12 threads,
+/// `nmc-kv-move`, one for each core in between.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group without
-/// memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, with `NMC_KV_VIRTUAL`, or with `NMC_KV_HASH_XXH3`, which
-/// needs tokens to compare), `NMC_ERR_OS` (no thread).
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_EXISTS` (it has a store), `NMC_ERR_INVALID_ARG` (a group
+/// without memory), `NMC_ERR_UNSUPPORTED` (a cache without a prefix index, with `NMC_KV_VIRTUAL`, or with
+/// `NMC_KV_HASH_XXH3`, which needs tokens to compare), `NMC_ERR_OS` (no thread).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_attach_store(kv: *mut nmc_kv_t, store: *mut nmc_store_t) -> nmc_status_t {
     guard(|| with(kv, |kv| kv.attach_store(|| store::with(store, |store| Ok(store.share())))))
@@ -45,12 +46,12 @@ unsafe fn after_of(after: *const nmc_kv_after_t) -> Result<After> {
     })
 }
 
-/// Says which stream moves come after that make room (`NMC_KV_WHEN_FULL_MOVE_SEQUENCE`): the one on which the program computes. They
-/// wait for what is on it when they begin. Needed if the cache lies in device memory; `after` is of kind
-/// `NMC_KV_AFTER_STREAM`, or `NMC_KV_AFTER_NOTHING` for host memory. The stream must stay until the cache is destroyed.
+/// Sets the stream on which the program computes: moves that make room (`NMC_KV_WHEN_FULL_MOVE_SEQUENCE`) wait for what
+/// is on it when they begin. Needed if the cache lies in device memory; `after` is of kind `NMC_KV_AFTER_STREAM`, or
+/// `NMC_KV_AFTER_NOTHING` for host memory. The stream must stay until the cache is destroyed.
 ///
-/// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no store, an event, device memory and nothing
-/// to wait for), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+/// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (no store, an event, device memory and
+/// nothing to wait for), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_move_after(kv: *mut nmc_kv_t, after: *const nmc_kv_after_t) -> nmc_status_t {
     guard(|| {
@@ -87,19 +88,21 @@ pub unsafe extern "C" fn nmc_kv_offload(
     })
 }
 
-/// Begins to fetch, for a sequence that was just opened, the full blocks that follow those that it found in the cache, as
-/// far as the store has them. `*out_tokens` receives how many tokens that are, and `*out_ticket` the ticket; both 0 if there are
-/// none. Until the program was told that it is over (`nmc_kv_transfer_poll`, `nmc_kv_transfer_wait`) the sequence can be read and
-/// closed, all else is `NMC_ERR_BUSY`; then the blocks that came count as computed, can be matched, and the engine computes the
-/// rest. If it is closed before, the blocks that had come stay, and nothing else counts as computed. A fetch that fails or is cancelled in the middle leaves
-/// the blocks that were complete, in order, and nothing of the others (see `computed_tokens` of `nmc_kv_seq_info_t`); with groups that
-/// have blocks of their own it leaves nothing. Fetch before you fork. `after`: what
-/// must be over before the blocks are written; needed if the cache lies in device memory. `flags`:
-/// `NMC_KV_ONBOARD_ALL`, `NMC_KV_ONBOARD_BY_LAYER` or 0.
+/// Starts to fetch from the store, for a sequence that was just opened, the full blocks that follow those found in the
+/// cache, as far as the store has them. `*out_tokens` receives how many tokens that is, and `*out_ticket` the ticket;
+/// both are 0 if there are none. `after` is what must be over before the blocks are written; needed if the cache lies
+/// in device memory. `flags`: `NMC_KV_ONBOARD_ALL`, `NMC_KV_ONBOARD_BY_LAYER` or 0. Fetch before you fork.
+///
+/// Until `nmc_kv_transfer_poll` or `nmc_kv_transfer_wait` has reported the end of the transfer, the sequence can be
+/// read and closed; everything else is `NMC_ERR_BUSY`. Then the blocks that came count as computed and can be matched,
+/// and the engine computes the rest. If the sequence is closed before that, the blocks that had come stay, and nothing
+/// else counts as computed. A fetch that fails or is cancelled in the middle leaves the blocks that were complete, in
+/// order, and nothing of the others (see `computed_tokens` of `nmc_kv_seq_info_t`); with groups that have blocks of
+/// their own it leaves nothing.
 ///
 /// Does not block. Thread-safe. Not graph-safe. Statuses: those of `nmc_kv_offload`; `NMC_ERR_UNSUPPORTED` also for
-/// `NMC_KV_ONBOARD_BY_LAYER` with groups that have blocks of their own, and for a sequence that shares with a fork what would be
-/// written.
+/// `NMC_KV_ONBOARD_BY_LAYER` with groups that have blocks of their own, and for a sequence that shares with a fork what
+/// would be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_onboard(
     kv: *mut nmc_kv_t,
@@ -150,11 +153,12 @@ fn told(
     }
 }
 
-/// How a transfer is: `NMC_IN_PROGRESS`, or its outcome, with which the ticket ends. `out_progress` may be NULL.
+/// Returns how a transfer is: `NMC_IN_PROGRESS`, or its outcome, and then the ticket is no longer valid. `out_progress`
+/// may be NULL.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_OK` (done), `NMC_IN_PROGRESS`, `NMC_ERR_CANCELLED`, `NMC_ERR_STALE`
-/// (a block left the store meanwhile), `NMC_ERR_CORRUPT` (a checksum or size was wrong), `NMC_ERR_NO_SPACE` (the store is
-/// full), `NMC_ERR_NOT_FOUND` (no such ticket), and what the store and CUDA return.
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_OK` (done), `NMC_IN_PROGRESS`, `NMC_ERR_CANCELLED`,
+/// `NMC_ERR_STALE` (a block left the store during the transfer), `NMC_ERR_CORRUPT` (a checksum or size was wrong),
+/// `NMC_ERR_NO_SPACE` (the store is full), `NMC_ERR_NOT_FOUND` (no such ticket), and what the store and CUDA return.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_transfer_poll(
     kv: *mut nmc_kv_t,
@@ -186,10 +190,11 @@ pub unsafe extern "C" fn nmc_kv_transfer_wait(
     })
 }
 
-/// Asks a transfer to end soon, after the blocks that are under way. Its outcome is then told by `nmc_kv_transfer_poll`: cancelled, or done if
-/// it was quicker.
+/// Asks a transfer to end soon, after the blocks that are under way. `nmc_kv_transfer_poll` then returns its outcome:
+/// cancelled, or done if it was quicker.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket, or its end was told).
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such ticket, or its outcome was already
+/// returned).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_transfer_cancel(kv: *mut nmc_kv_t, ticket: u64) -> nmc_status_t {
     guard(|| with(kv, |kv| kv.cancel_transfer(ticket)))

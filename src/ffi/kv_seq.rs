@@ -43,15 +43,15 @@ fn too_short(kv: &Kv, short: Room, room: &RoomOut) -> nmc_status_t {
     remember(&short.error())
 }
 
-/// Opens sequence `id` with `n_tokens` tokens: takes the blocks that the cache has of its prefix, and gets others for the rest,
-/// all or nothing. The program chooses the id, or the cache does with `NMC_KV_ID_AUTO`: one of 2^63 or above that no open
-/// sequence has, and that it never chooses again; `out_opened->id` says which, or `nmc_kv_find` for a sequence with a name.
-/// `tokens` may be NULL: then nothing is matched or published. `options`, `out_opened` and `out_room` may be NULL; `*out_room` is
-/// stored with `NMC_ERR_NO_SPACE`.
+/// Opens sequence `id` with `n_tokens` tokens: takes the blocks that the cache has of its prefix, and gets others for
+/// the rest, all or nothing. The program chooses the id, or the cache does with `NMC_KV_ID_AUTO`: one of 2^63 or above
+/// that no open sequence has, and that it never chooses again; `out_opened->id` says which, or `nmc_kv_find` for a
+/// sequence with a name. `tokens` may be NULL: then nothing is matched or published. `options`, `out_opened` and
+/// `out_room` may be NULL; `*out_room` is stored with `NMC_ERR_NO_SPACE`.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_EXISTS` (the id or the
-/// name), `NMC_ERR_LIMIT` (`max_sequences`, or more than 2^31 tokens), `NMC_ERR_INVALID_ARG` (also: `NMC_KV_ID_AUTO` with neither
-/// `out_opened` nor a name, so that nobody could know the sequence), `NMC_ERR_VERSION`.
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NO_SPACE` (nothing changed), `NMC_ERR_EXISTS` (the id or
+/// the name), `NMC_ERR_LIMIT` (`max_sequences`, or more than 2^31 tokens), `NMC_ERR_INVALID_ARG` (also:
+/// `NMC_KV_ID_AUTO` with neither `out_opened` nor a name, so that the sequence could not be found), `NMC_ERR_VERSION`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_kv_open(
     kv: *mut nmc_kv_t,
@@ -253,12 +253,13 @@ pub extern "C" fn nmc_kv_commit(kv: *mut nmc_kv_t, id: u64, n_tokens: u64) -> nm
     guard(|| with(kv, |kv| counted(n_tokens, |n| kv.commit(id, n))))
 }
 
-/// Keeps the state that a sequence has now, in all groups of kind `NMC_KV_KIND_RECURRENT`, for later sequences that begin with the
-/// same tokens: they can begin here. The sequence must be at the end of a block. All its tokens count as computed. Its next
-/// tokens are written to another slot (see `nmc_kv_state_slots`).
+/// Keeps the state that a sequence has now, in all groups of kind `NMC_KV_KIND_RECURRENT`, for later sequences that
+/// begin with the same tokens: they can begin here. The sequence must be at the end of a block. All its tokens count as
+/// computed. Its next tokens are written to another slot (see `nmc_kv_state_slots`).
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (not at the end of a block, or its tokens are not
-/// known, so that nobody could find it), `NMC_ERR_UNSUPPORTED` (no such group), `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`.
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG` (not at the end of a block, or its tokens
+/// are not known, so that the state could not be found), `NMC_ERR_UNSUPPORTED` (no such group), `NMC_ERR_NOT_FOUND`,
+/// `NMC_ERR_STALE`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_kv_keep_state(kv: *mut nmc_kv_t, id: u64) -> nmc_status_t {
     guard(|| with(kv, |kv| kv.keep_state(id)))

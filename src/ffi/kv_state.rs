@@ -10,7 +10,7 @@ use crate::kv::hash::BlockHash;
 use crate::kv::{GroupReport, GroupStats, KvStats, Placement, State};
 use std::ffi::c_char;
 
-/// Evicts every cached block that nobody holds; `out_evicted`, if not NULL, receives how many.
+/// Evicts every cached block that no sequence or pin holds. `out_evicted`, if not NULL, receives how many.
 ///
 /// Does not block; takes time in the number of cached blocks. Thread-safe. Graph-safe. Statuses: none of its own beside
 /// `NMC_ERR_BAD_HANDLE`.

@@ -84,11 +84,12 @@ pub unsafe extern "C" fn nmc_kv_token_address(
 }
 
 /// Writes the rows of a dense block table, int32 `[n, width]` (`[n, 2, width]` with `NMC_KV_TABLE_OFFSETS`), for `n`
-/// sequences. `group` is one that the table is for: groups with blocks of their own have their own tables, all others have the
-/// same, that of group 0 if there are none. Writes only what changed since the row was last written, as `rows` remembers, one `nmc_kv_row_t` for each sequence,
-/// all zero at first. A row that is new, of another sequence, or of one whose earlier blocks changed is written whole, and
-/// filled up with `pad`. A dropped block is -1. `out_table` may be pinned memory; it is never read. Give every buffer its own
-/// `rows`. `out_written`, if not NULL, receives how many entries were stored.
+/// sequences. `group` says which group the table is for: groups with blocks of their own have their own tables, all
+/// others share one. Pass 0 if there are no groups. Writes only what changed since the row was last written, as `rows`
+/// remembers, one `nmc_kv_row_t` for each sequence, all zero at first. A row that is new, of another sequence, or of
+/// one whose earlier blocks changed is written whole, and filled up with `pad`. A dropped block is -1. `out_table` may
+/// be pinned memory; it is never read. Give every buffer its own `rows`. `out_written`, if not NULL, receives how many
+/// entries were stored.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (a sequence has more than `width` blocks),
 /// `NMC_ERR_NOT_FOUND`, `NMC_ERR_STALE`; rows before the one at fault are written. `NMC_ERR_UNSUPPORTED` with

@@ -299,7 +299,7 @@ pub struct nmc_kv_open_t {
     /// A name to find the sequence by with `nmc_kv_find`, 1 to 1,024 bytes; empty for none.
     pub name: nmc_slice_t,
     /// Hashes of its full blocks, if the program computed them; NULL to let the cache do it. With `NMC_KV_HASH_XXH3`
-    /// tokens are needed all the same.
+    /// the tokens are needed as well.
     pub hashes: *const nmc_kv_hash_t,
     /// How many: `n_tokens` / `tokens_per_block`.
     pub n_hashes: usize,
@@ -379,11 +379,11 @@ pub struct nmc_kv_room_t {
     pub struct_size: u32,
     /// Whose blocks these are: a group with blocks of its own, or `NMC_KV_GROUPS_ALL`.
     pub group: u32,
-    /// Blocks that were wanted.
+    /// Blocks that were needed.
     pub needed: u64,
-    /// Blocks that nobody has.
+    /// Free blocks.
     pub free: u64,
-    /// Cached blocks that nobody holds; they were not enough together with the free ones.
+    /// Cached blocks that no sequence or pin holds; together with the free ones they were not enough.
     pub evictable: u64,
 }
 
@@ -454,9 +454,9 @@ pub struct nmc_kv_stats_t {
     pub total: u64,
     /// Blocks that sequences and pins hold.
     pub used: u64,
-    /// Cached blocks that nobody holds.
+    /// Cached blocks that no sequence or pin holds.
     pub idle: u64,
-    /// Blocks that nobody has.
+    /// Free blocks: neither held nor cached.
     pub free: u64,
     /// Blocks that the prefix index has, held or idle.
     pub published: u64,
@@ -474,7 +474,7 @@ pub struct nmc_kv_stats_t {
     pub deduplicated: u64,
     /// Memory of the arena: bytes of all blocks in all groups.
     pub arena_bytes: u64,
-    /// Memory of the books.
+    /// Memory of the cache's own records, in bytes.
     pub metadata_bytes: u64,
     /// 1 - the longest free run / the free blocks.
     pub fragmentation: f32,
@@ -498,9 +498,9 @@ pub struct nmc_kv_group_stats_t {
     pub total: u64,
     /// Blocks that sequences and pins hold.
     pub used: u64,
-    /// Blocks that a later sequence could use, and that nobody holds.
+    /// Blocks that a later sequence could use, and that no sequence or pin holds.
     pub idle: u64,
-    /// Blocks that nobody has.
+    /// Free blocks: neither held nor kept for later sequences.
     pub free: u64,
     /// Idle blocks that were evicted to make room.
     pub evicted: u64,

@@ -44,8 +44,8 @@ pub unsafe extern "C" fn nmc_master_start(
     })
 }
 
-/// Ends the master. Ranks that have joined go on without it; nobody can join. NULL is fine. In a forked child it
-/// does nothing.
+/// Ends the master. Ranks that have joined go on without it; no further rank can join. NULL is fine. In a forked child
+/// it does nothing.
 ///
 /// Blocks until its thread has ended, which is soon. Graph-safe. Thread-safe: of several callers one succeeds.
 /// Statuses: `NMC_ERR_BAD_HANDLE`; `NMC_ERR_BUSY` when called inside a log callback.

@@ -19,16 +19,20 @@ use crate::world::World;
 use std::ffi::c_void;
 
 /// A client of a store, in one of its namespaces. All functions that take it may be called from any thread at the same
-/// time, also while another thread destroys it.
+/// time, even while another thread destroys it.
 ///
-/// Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master and go on while it is away. What a client needs to read an SSD
-/// tier that another process owns comes once for each opening of the tier, in the background: when the client attaches, and soon (0.1 s) after
-/// the tier was opened. A read of a key that memory does not have waits for that if it comes before, for 500 ms at most, and does not block
-/// otherwise. If the owner does not answer in that time, the read returns `NMC_ERR_UNAVAILABLE`, and so do all that come after it, which do
-/// not wait any more, until the owner has answered. Keys that are in memory are not affected. Calls that do ask
-/// the master return `NMC_ERR_UNAVAILABLE` then, and can be repeated; those that wait for its answer return `NMC_ERR_CANCELLED` when
-/// `nmc_store_cancel`, destroy or `nmc_world_abort` ends the wait. Statuses that every function can return:
-/// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1 to 1,024 bytes).
+/// Reads (`get`, `pin`, `exists`, `match_prefix`, ...) never ask the master, and go on while it is away. Calls that do
+/// ask the master return `NMC_ERR_UNAVAILABLE` then, and can be repeated. Calls that wait for its answer return
+/// `NMC_ERR_CANCELLED` when `nmc_store_cancel`, destroy or `nmc_world_abort` ends the wait.
+///
+/// To read an SSD tier that another process owns, a client needs its index. It gets it in the background, once for each
+/// opening of the tier: when the client attaches, and soon (0.1 s) after the tier was opened. A read of a key that is
+/// not in memory, and that comes before that, waits for it, for 500 ms at most; otherwise reads do not block. If the
+/// owner does not answer in that time, the read returns `NMC_ERR_UNAVAILABLE`. All reads after it then do so at once,
+/// without waiting, until the owner has answered. Keys in memory are not affected.
+///
+/// Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1
+/// to 1,024 bytes).
 pub struct nmc_store_t {
     _opaque: [u8; 0],
 }
@@ -78,17 +82,19 @@ pub(super) fn missed_in_memory<T>(store: &Store, key: &[u8], look: &Look<T>) -> 
     }
 }
 
-/// Makes a store, or attaches to the store of a world, and puts a handle into `*out_store`.
+/// Creates a store, or attaches to the store of a world, and stores a handle in `*out_store`. Destroy it with
+/// `nmc_store_destroy`.
 ///
 /// With `world` NULL the store is embedded: it has a heap of `config->heap_bytes` of its own, in this process alone,
-/// without socket, files or threads. With a world the calling rank becomes a client of the world's one store; the process
-/// of `master_rank` (or the world's external master) runs the master. The world must not be destroyed before the store.
+/// without socket, files or threads. With a world, the calling rank becomes a client of the world's one store; the
+/// process of `master_rank` (or the world's external master) runs the master. The world must not be destroyed before
+/// the store.
 ///
-/// Blocks up to `attach_timeout_ms` for the master. Thread-safe. Not graph-safe. Destroyed with `nmc_store_destroy`.
-/// Statuses: `NMC_ERR_VERSION`, `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_TIMEOUT` (says who is missing),
-/// `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the rank has left), `NMC_ERR_PERMISSION`,
-/// `NMC_ERR_PROTOCOL`, `NMC_ERR_OS`, `NMC_ERR_UNSUPPORTED` (among others: a rank of the world lends its memory, see
-/// `nmc_world_config_t.heap_import`), `NMC_ERR_CUDA`.
+/// Blocks up to `attach_timeout_ms` for the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_VERSION`,
+/// `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_TIMEOUT` (says who is missing), `NMC_ERR_NO_MEMORY`,
+/// `NMC_ERR_LIMIT`, `NMC_ERR_CANCELLED` (the rank has left), `NMC_ERR_PERMISSION`, `NMC_ERR_PROTOCOL`, `NMC_ERR_OS`,
+/// `NMC_ERR_UNSUPPORTED` (among others: a rank of the world lends its memory, see `nmc_world_config_t.heap_import`),
+/// `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_create(
     world: *mut nmc_world_t,
@@ -120,10 +126,10 @@ pub unsafe extern "C" fn nmc_store_create(
     })
 }
 
-/// Opens a namespace of the same store: keys of its own, an optional quota, and `nmc_store_remove_all` for it alone. A
-/// handle of its own goes into `*out_store`. `quota_bytes` limits the bytes of its pages on all ranks together: a put that
-/// would exceed it evicts objects of this namespace first, and of no other. 0 is no limit, `UINT64_MAX` leaves what it is.
-/// Names have 1 to 64 bytes; there are at most 63.
+/// Opens a namespace of the same store and stores a handle for it in `*out_store`. A namespace has keys of its own, an
+/// optional quota, and `nmc_store_remove_all` removes only its objects. `quota_bytes` limits the bytes of its pages on
+/// all ranks together: a put that would exceed it evicts objects of this namespace first, and of no other. 0 means no
+/// limit, `UINT64_MAX` leaves the quota as it is. Names have 1 to 64 bytes; there are at most 63 namespaces.
 ///
 /// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`,
 /// `NMC_ERR_NO_MEMORY`.
@@ -163,16 +169,17 @@ pub extern "C" fn nmc_store_destroy(store: *mut nmc_store_t) -> nmc_status_t {
     })
 }
 
-/// Stores a value of `bytes` bytes under `key`. `options` may be NULL. Device memory is copied on a stream of the library: what
-/// the program's streams write to it must be done before the call. A key that is on disk only counts as one that exists; with
-/// `NMC_PUT_REPLACE` its copy on disk ends when the new value takes its place.
+/// Stores a value of `bytes` bytes under `key`. `options` may be NULL. Device memory is copied on a stream of the
+/// library, so whatever the program's streams write to it must be done before the call. A key that is only on disk
+/// counts as existing; with `NMC_PUT_REPLACE` its copy on disk ends when the new value takes its place.
 ///
-/// Asks the master once, unless it waits for room (`wait_ms`). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (the old
-/// value stays), `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again, `nmc_store_retry_hint` says when,
-/// or wait for room), `NMC_ERR_CANCELLED` (the wait was), `NMC_ERR_NO_SPACE` (larger than a heap or the namespace's quota, or
-/// nothing of the namespace can be evicted to stay within it), `NMC_ERR_LIMIT` (headers, or the slab for keys and metadata), `NMC_ERR_STALE` (took longer than the
-/// watchdog, or removed meanwhile), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND`
-/// (the namespace), `NMC_ERR_CUDA`.
+/// Asks the master once, unless it waits for room (`wait_ms`). Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS`
+/// (the old value stays), `NMC_ERR_BUSY` (everything else is pinned, retained or being written: try again,
+/// `nmc_store_retry_hint` says when, or wait for room), `NMC_ERR_CANCELLED` (the wait was cancelled),
+/// `NMC_ERR_NO_SPACE` (larger than a heap or the namespace's quota, or nothing of the namespace can be evicted to stay
+/// within it), `NMC_ERR_LIMIT` (headers, or the slab for keys and metadata), `NMC_ERR_STALE` (it took longer than the
+/// watchdog allows, or the key was removed during the call), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`,
+/// `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`, `NMC_ERR_NOT_FOUND` (the namespace), `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_put(
     store: *mut nmc_store_t,
@@ -233,15 +240,16 @@ fn rows_of(address: u64, rows: usize, row_bytes: usize, stride: usize) -> Pieces
     Pieces::Rows { address, rows: rows as u64, row_bytes: row_bytes as u64, stride: stride as u64 }
 }
 
-/// Reads a value into `buffer` and stores its size in `*out_bytes`, if that is not NULL. With `capacity` 0 and `out_bytes` it
-/// only tells the size. If the buffer is too small, only the size is stored. A value that is on disk only is read from there by
-/// the calling process; after a failure nothing is known of what is in the buffer.
+/// Reads a value into `buffer` and stores its size in `*out_bytes`, if not NULL. With `capacity` 0 and `out_bytes` it
+/// only stores the size. If the buffer is too small, only the size is stored. A value that is only on disk is read from
+/// there by the calling process. After a failure the contents of the buffer are undefined.
 ///
-/// Does not block, but for the disk, and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being
-/// written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a checksum
-/// is wrong, and what is in the buffer then is not the value, or the object's header was overwritten), `NMC_ERR_PEER_LOST`,
-/// `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory), `NMC_ERR_IO` (the disk failed),
-/// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
+/// Blocks only for the disk, and does not ask the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is
+/// being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a
+/// checksum is wrong, and the buffer does not have the value, or the object's header was overwritten),
+/// `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory),
+/// `NMC_ERR_IO` (the disk failed), `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
+/// `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get(
     store: *mut nmc_store_t,
@@ -353,15 +361,17 @@ pub unsafe extern "C" fn nmc_store_get_strided(
     })
 }
 
-/// Reads what the writer of an object said about it (`metadata` of `nmc_put_options_t`) into `buffer`, and stores its size
-/// in `*out_bytes`, if that is not NULL: 0 if there is none. With `capacity` 0 and `out_bytes` it only tells the size. If the
-/// buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are enough for any. Of an object that is on disk only it is
-/// read from there, and through a handle of `nmc_client_open_store` a node is asked for that of an object which is nowhere here.
+/// Reads an object's metadata, which its writer passed as `metadata` of `nmc_put_options_t`, into `buffer`. Stores its
+/// size in `*out_bytes`, if not NULL; 0 if there is none. With `capacity` 0 and `out_bytes` it only stores the size. If
+/// the buffer is too small, only the size is stored. `NMC_MAX_METADATA` bytes are always enough. The metadata of an
+/// object that is only on disk is read from there. Through a handle of `nmc_client_open_store`, a node is asked for the
+/// metadata of an object that is nowhere in this store.
 ///
-/// Does not block, but for the disk and for nodes, and does not ask the master; neither counts as an access nor as a read. Thread-safe. Graph-safe. Statuses:
-/// `NMC_NOT_READY` (it is being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot),
-/// `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`, or on disk: it is not what the writer said), `NMC_ERR_IO` (the disk failed),
-/// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
+/// Blocks only for the disk and for nodes, and does not ask the master. It does not count as an access or as a read.
+/// Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (it is being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`,
+/// `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (with `NMC_STORE_CHECKSUMS`, or on disk: it is not what the
+/// writer passed), `NMC_ERR_IO` (the disk failed), `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be
+/// read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get_metadata(
     store: *mut nmc_store_t,
@@ -404,11 +414,12 @@ pub(super) fn metadata_out(
     Ok(())
 }
 
-/// Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or `_ON_DISK`, which is said of one that is on
-/// disk only. It neither pins nor counts as an access, and reads no disk.
+/// Stores in `*out_state` whether the object is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY`, or, if it is only on disk,
+/// `_ON_DISK`. It does not pin the object, does not count as an access, and does not read the disk.
 ///
-/// Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`,
-/// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
+/// Does not block, except for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe.
+/// Statuses: `NMC_ERR_BUSY`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
+/// `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_exists(
     store: *mut nmc_store_t,
@@ -435,21 +446,23 @@ pub(super) fn presence_code(presence: Presence) -> u32 {
     }
 }
 
-/// Takes an object away at once. Whoever has pinned it keeps it; its memory is free when nobody does. A copy on disk ends with it,
-/// also one that is on disk only: it does not come back, whoever is killed after this has returned (for a power loss see
-/// `NMC_TIER_DURABLE_REMOVE`).
+/// Removes an object at once. Readers that have pinned it keep it; its memory is free when all have unpinned. Its copy
+/// on disk ends too, even if the object is only on disk: it does not come back, whatever process is killed after this
+/// has returned (for a power loss, see `NMC_TIER_DURABLE_REMOVE`).
 ///
 /// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNAVAILABLE`,
-/// `NMC_ERR_TIMEOUT`, `NMC_ERR_IO` (the object is gone, but the disk refused to note it: after a restart it may be there again).
+/// `NMC_ERR_TIMEOUT`, `NMC_ERR_IO` (the object is gone, but the disk refused to note it: after a restart it may be
+/// there again).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_remove(store: *mut nmc_store_t, key: nmc_slice_t) -> nmc_status_t {
     // SAFETY: the C contract of `key`.
     guard(|| with(store, |store| store.remove(unsafe { key_of(key) }?)))
 }
 
-/// Removes all objects of the namespace whose keys begin with `prefix`, in memory and on disk; stores how many in `*out_removed`,
-/// if that is not NULL: one that is in both places, or is being replaced, counts once. For those on disk only it reads the ends of all buckets. Takes one call of the master for some thousand objects that the store can hold. Otherwise like
-/// `nmc_store_remove`.
+/// Removes all objects of the namespace whose keys begin with `prefix`, in memory and on disk. Stores how many in
+/// `*out_removed`, if not NULL; an object that is in both places, or is being replaced, counts once. To find those that
+/// are only on disk, it reads the ends of all buckets. It takes one call of the master for every few thousand objects
+/// that the store can hold. Otherwise like `nmc_store_remove`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_remove_by_prefix(
     store: *mut nmc_store_t,
@@ -469,18 +482,20 @@ pub unsafe extern "C" fn nmc_store_remove_by_prefix(
     })
 }
 
-/// Forgets every object of the namespace at once, as when the weights of a model changed: from now on none is found. The
-/// memory comes back bit by bit. So it is with what is on disk; that is safe from a power loss when this returns. Otherwise like
-/// `nmc_store_remove`.
+/// Removes all objects of the namespace at once, for example when the weights of a model have changed: from now on none
+/// is found. Their memory becomes free gradually, and so does their space on disk. The removal is safe from a power
+/// loss when this returns. Otherwise like `nmc_store_remove`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_store_remove_all(store: *mut nmc_store_t) -> nmc_status_t {
     guard(|| with(store, Store::remove_all))
 }
 
-/// Counts as an access to the object, without reading it, for policies other than FIFO; of one that is on disk only, as one to its bucket.
+/// Counts as an access to the object, without reading it, for eviction policies other than FIFO. If the object is only
+/// on disk, it counts as an access to its bucket.
 ///
-/// Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
-/// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
+/// Does not block, except for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe.
+/// Statuses: `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be
+/// read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_touch(store: *mut nmc_store_t, key: nmc_slice_t) -> nmc_status_t {
     guard_status(|| {
@@ -492,8 +507,8 @@ pub unsafe extern "C" fn nmc_store_touch(store: *mut nmc_store_t, key: nmc_slice
     })
 }
 
-/// Changes how an object is kept in memory: class, priority and time as in `nmc_put_options_t`. `NMC_NOT_READY` if it is on disk only:
-/// nothing keeps it there. Otherwise like `nmc_store_remove`.
+/// Changes how an object is kept in memory: class, priority and time as in `nmc_put_options_t`. Returns `NMC_NOT_READY`
+/// if the object is only on disk, where nothing keeps it. Otherwise like `nmc_store_remove`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_retain(
     store: *mut nmc_store_t,

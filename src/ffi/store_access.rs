@@ -14,11 +14,12 @@ use crate::store::master::Opened;
 use crate::store::read::{Extents, Location, Look, Pin};
 use std::ffi::c_void;
 
-/// Tells where in memory an object is, without pinning it: by the time the caller looks there, it may be gone.
+/// Stores where in memory an object is, without pinning it: by the time the caller looks there, it may be gone.
 ///
-/// Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (it is being
-/// written, or on disk only), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`, `NMC_ERR_PEER_LOST`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`),
-/// `NMC_ERR_CANCELLED` (while it waited for the tier).
+/// Does not block, except for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe.
+/// Statuses: `NMC_NOT_READY` (it is being written, or is only on disk), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`,
+/// `NMC_ERR_PEER_LOST`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
+/// `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get_location(
     store: *mut nmc_store_t,
@@ -53,9 +54,9 @@ pub unsafe extern "C" fn nmc_store_get_location(
     })
 }
 
-/// Opens an object of `bytes` bytes for writing: the program stores the bytes itself, where the plan says, with its own
-/// kernels or memcpy, and commits. Until then nobody can read it, and the key counts as taken. A key that is on disk only counts
-/// as one that exists, as for `nmc_store_put`.
+/// Opens an object of `bytes` bytes for writing. The program stores the bytes itself, where the plan says, with its own
+/// kernels or memcpy, and then commits. Until then the object cannot be read, and the key counts as taken. A key that
+/// is only on disk counts as existing, as for `nmc_store_put`.
 ///
 /// Asks the master. Thread-safe. Not graph-safe. Statuses as for `nmc_store_put`.
 #[unsafe(no_mangle)]
@@ -111,25 +112,28 @@ pub(super) unsafe fn opened_of(plan: *const nmc_write_plan_t) -> Result<Opened> 
     Ok(Opened { index: plan.index, epoch: plan.epoch, plan_id: plan.plan_id })
 }
 
-/// Publishes an object whose bytes are all stored (by this thread, or by whoever it is ordered after). If the program has
-/// stored `epoch` into the publish word itself, it only looks what became of the plan. Idempotent while the object lives.
-/// With `NMC_PUT_REPLACE` the new value takes the place of the old one now, in memory and on disk. A program that publishes by itself calls it too, soon
-/// after: until then the library keeps the plan.
+/// Publishes an object whose bytes are all stored, by this thread or before it by others that it is ordered after. With
+/// `NMC_PUT_REPLACE` the new value now takes the place of the old one, in memory and on disk. A program that publishes
+/// by itself, by storing `epoch` into the publish word, also calls this soon after, since until then the library keeps
+/// the plan; the call then only finds out the plan's outcome. Idempotent while the object lives.
 ///
-/// Asks the master only to replace, to tell it that a plan which it gave up is over, and where the tier writes through or is new to the client
-/// (see `nmc_store_t`), which it waits for as for an answer. Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave the
-/// plan up: it took longer than the watchdog, or the key was removed. A plan with `NMC_PUT_REPLACE` for a key that was there is no value of that key yet: `nmc_store_remove`
-/// takes the old value and leaves the plan, whose commit is `NMC_OK` and stores the key anew. `nmc_store_remove_by_prefix` and
-/// `nmc_store_remove_all` give such a plan up, too), `NMC_ERR_NOT_FOUND` (no such plan, or aborted),
-/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` (to replace, or of the tier: the commit can be repeated).
+/// A plan with `NMC_PUT_REPLACE` for a key that exists is not a value of that key yet: `nmc_store_remove` removes the
+/// old value and leaves the plan, whose commit then returns `NMC_OK` and stores the key anew.
+/// `nmc_store_remove_by_prefix` and `nmc_store_remove_all` give up such a plan too.
+///
+/// Asks the master only in these cases: to replace, to report that a plan which the master gave up is over, and if the
+/// tier writes through or is new to the client (see `nmc_store_t`); it waits for the tier as for an answer.
+/// Thread-safe. Graph-safe. Statuses: `NMC_ERR_STALE` (the master gave up the plan: it took longer than the watchdog
+/// allows, or the key was removed), `NMC_ERR_NOT_FOUND` (no such plan, or aborted), `NMC_ERR_UNAVAILABLE`,
+/// `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` (when it replaces, or from the tier: the commit can be repeated).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_commit(store: *mut nmc_store_t, plan: *const nmc_write_plan_t) -> nmc_status_t {
     // SAFETY: the C contract of `plan`.
     guard(|| with(store, |store| store.commit(&unsafe { opened_of(plan) }?)))
 }
 
-/// Tells readers that the first `pages` pages of the plan are stored: they may begin with them (`nmc_store_pin_partial`).
-/// Never less than before. Otherwise like `nmc_store_commit`.
+/// Publishes the first `pages` pages of a plan, whose bytes are stored: readers may begin with them
+/// (`nmc_store_pin_partial`). Never fewer than before. Otherwise like `nmc_store_commit`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_publish_pages(
     store: *mut nmc_store_t,
@@ -140,12 +144,13 @@ pub unsafe extern "C" fn nmc_store_publish_pages(
     guard(|| with(store, |store| store.publish_pages(&unsafe { opened_of(plan) }?, pages.into())))
 }
 
-/// Gives a plan up. The caller says by it that nothing stores for the plan any more: streams are drained, no captured
-/// graph will be launched again with it. The memory is free at once; after `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and
-/// `NMC_ERR_CANCELLED` when the master hears of it. The plan is over in each case: there is nothing to repeat.
+/// Gives up a plan. By calling this you declare that nothing stores to the plan any more: streams are drained, and no
+/// captured graph will be launched with it again. The memory is free at once; after `NMC_ERR_UNAVAILABLE`,
+/// `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` it is free when the master hears of it. The plan is over in every case:
+/// there is nothing to repeat.
 ///
-/// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_INVALID_ARG` (it is
-/// committed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`.
+/// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_INVALID_ARG`
+/// (it is committed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_abort(store: *mut nmc_store_t, plan: *const nmc_write_plan_t) -> nmc_status_t {
     // SAFETY: the C contract of `plan`.
@@ -216,13 +221,14 @@ unsafe fn extents_out(
     Ok(())
 }
 
-/// Pins an object and stores a view of it: its bytes stay where and what they are until `nmc_store_unpin`, also if it is
-/// removed or evicted meanwhile, or the master dies. Unpin soon: pinned memory cannot be evicted.
+/// Pins an object and stores a view of it. Its bytes stay where and what they are until `nmc_store_unpin`, even if the
+/// object is removed or evicted, or the master dies. Unpin soon: pinned memory cannot be evicted.
 ///
-/// Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe (the CPU pins before the launch). Statuses:
-/// `NMC_NOT_READY` (it is being written, or on disk only: `nmc_store_get_into` reads it from there), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY`
-/// (no free pin slot), `NMC_ERR_PEER_LOST`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`),
-/// `NMC_ERR_CANCELLED` (while it waited for the tier).
+/// Does not block, except for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe
+/// (the CPU pins before the launch). Statuses: `NMC_NOT_READY` (it is being written, or is only on disk:
+/// `nmc_store_get_into` reads it from there), `NMC_ERR_NOT_FOUND`, `NMC_ERR_BUSY` (no free pin slot),
+/// `NMC_ERR_PEER_LOST`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
+/// `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_pin(
     store: *mut nmc_store_t,
@@ -245,21 +251,22 @@ pub unsafe extern "C" fn nmc_store_pin(
     })
 }
 
-/// Pins an object and removes it, for exactly one consumer: of several that ask, in any process, one gets a view, and to the
-/// others, and to every later call, the key is not there. The view is one of `nmc_store_pin`; the memory is free when it is
-/// unpinned.
+/// Pins an object and removes it, for exactly one consumer: of several that ask, in any process, one gets a view; for
+/// the others, and for every later call, the key does not exist. The view is one of `nmc_store_pin`; the memory is free
+/// when it is unpinned.
 ///
-/// Delivery is at most once. When the call has succeeded the object belongs to this consumer: if it is killed before it
-/// unpins, the value is gone. A consumer killed during the call leaves the object in the store, or has taken it with
-/// it. After `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` the object may be gone, too: the master may have
-/// removed it, and its answer did not come in time. (A call that is cancelled while the master works on it waits up to 250 ms
-/// for the answer: with a master that answers, nothing is lost.) Where a value must survive its consumer, pin it, use it, and
-/// remove it afterwards.
+/// Delivery is at most once. When the call has succeeded, the object belongs to this consumer: if it is killed before
+/// it unpins, the value is gone. A consumer that is killed during the call either leaves the object in the store or
+/// takes it with it. After `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` and `NMC_ERR_CANCELLED` the object may be gone too:
+/// the master may have removed it, and its answer did not come in time. (A call that is cancelled while the master
+/// works on it waits up to 250 ms for the answer: with a master that answers, nothing is lost.) If a value must survive
+/// its consumer, pin it, use it, and remove it afterwards.
 ///
 /// Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is being written, with
-/// `NMC_STORE_CHECKSUMS` not yet committed, or on disk only: then it stays there), `NMC_ERR_NOT_FOUND` (also if another consumer was faster), `NMC_ERR_BUSY`,
-/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_PEER_LOST`, `NMC_ERR_IO` (the disk of the store's tier
-/// refuses to note that it is gone: nothing was taken, unless it refused for the first time).
+/// `NMC_STORE_CHECKSUMS` not yet committed, or only on disk: then it stays there), `NMC_ERR_NOT_FOUND` (also if another
+/// consumer was faster), `NMC_ERR_BUSY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`,
+/// `NMC_ERR_PEER_LOST`, `NMC_ERR_IO` (the disk of the store's tier refuses to note that it is gone: nothing was taken,
+/// unless it refused for the first time).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_consume(
     store: *mut nmc_store_t,
@@ -318,9 +325,9 @@ pub unsafe extern "C" fn nmc_store_view_metadata(
     })
 }
 
-/// Like `nmc_store_pin`, for an object that may still be being written, if at least its first `pages` pages are ready
-/// (`nmc_store_publish_pages`); `ready_pages` of the view tells how many are. Only those may be read. If the writer gives
-/// up, what is there stays until it is unpinned.
+/// Like `nmc_store_pin`, but also pins an object that is still being written, if at least its first `pages` pages are
+/// ready (`nmc_store_publish_pages`). `ready_pages` of the view says how many are; only those may be read. If the
+/// writer gives up, these pages stay until they are unpinned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_pin_partial(
     store: *mut nmc_store_t,
@@ -399,10 +406,10 @@ pub unsafe extern "C" fn nmc_store_unpin(store: *mut nmc_store_t, view: *const n
     })
 }
 
-/// How many pages of a pinned object are ready by now: stores it in `*out_pages`.
+/// Stores in `*out_pages` how many pages of a pinned object are ready by now.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_STALE` (its writer gave
-/// up: no more will come).
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (not pinned), `NMC_ERR_STALE` (its writer
+/// gave up: no more will come).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_ready_pages(
     store: *mut nmc_store_t,

@@ -120,12 +120,13 @@ fn pair<A, B>(n: usize) -> Result<(Vec<A>, Vec<B>)> {
     Ok((memory::with_capacity(n)?, memory::with_capacity(n)?))
 }
 
-/// Stores `n` values. `values[i]` goes under `keys[i]`; `out_statuses[i]`, if `out_statuses` is not NULL, tells
-/// what became of it. `options` apply to all and may be NULL. A failed item does not stop the others. Otherwise like `nmc_store_put`.
+/// Stores `n` values, `values[i]` under `keys[i]`. `out_statuses[i]`, if `out_statuses` is not NULL, is the outcome for
+/// `keys[i]`. `options` apply to all and may be NULL. One that fails does not stop the others. Otherwise like
+/// `nmc_store_put`.
 ///
-/// Asks the master once for up to 256 objects. Thread-safe. Not graph-safe. Returns `NMC_OK` if all went well, else the
-/// status of the first item that did not. Statuses as for `nmc_store_put`; `NMC_ERR_NO_MEMORY` is also given for all items
-/// at once, before anything is done, if there is no memory for lists of `n`.
+/// Asks the master once for every 256 objects. Thread-safe. Not graph-safe. Returns `NMC_OK` if all succeeded,
+/// otherwise the status of the first item that failed. Statuses as for `nmc_store_put`; `NMC_ERR_NO_MEMORY` is also
+/// given for all items at once, before anything is done, if there is no memory for lists of `n`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_put_batch(
     store: *mut nmc_store_t,
@@ -177,9 +178,9 @@ pub unsafe extern "C" fn nmc_store_put_batch(
     })
 }
 
-/// Reads `n` values into `buffers`, each of exactly the value's size. Those that are on disk only are read together: as many
-/// requests are under way at a time as `depth` of the tier says, of 64 values at most. Otherwise like `nmc_store_get_into` and `nmc_store_put_batch`; items that are being
-/// written give `NMC_NOT_READY`.
+/// Reads `n` values into `buffers`, each of exactly the value's size. Values that are only on disk are read together:
+/// up to `depth` of the tier requests are under way at a time, for 64 values at most. Items that are being written give
+/// `NMC_NOT_READY`. Otherwise like `nmc_store_get_into` and `nmc_store_put_batch`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get_into_batch(
     store: *mut nmc_store_t,
@@ -208,8 +209,8 @@ pub unsafe extern "C" fn nmc_store_get_into_batch(
     })
 }
 
-/// Stores in `out_states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or, on disk only, `_ON_DISK`.
-/// Otherwise like `nmc_store_exists`.
+/// Stores in `out_states[i]` whether the object `keys[i]` is `NMC_OBJECT_ABSENT`, `_WRITING`, `_READY` or, if it is
+/// only on disk, `_ON_DISK`. Otherwise like `nmc_store_exists`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_exists_batch(
     store: *mut nmc_store_t,
@@ -234,11 +235,12 @@ pub unsafe extern "C" fn nmc_store_exists_batch(
     })
 }
 
-/// How many of the `n` keys, from the first on, can be read, from memory or from disk: stores it in `*out_matched`. What an engine
-/// asks to know how much of a prompt is cached. It reads no disk.
+/// Stores in `*out_matched` how many of the `n` keys, from the first one on, can be read from memory or from disk. This
+/// tells an engine how much of a prompt is cached. It does not read the disk.
 ///
-/// Does not block, but for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY`,
-/// `NMC_ERR_UNAVAILABLE` (one is not in memory, and the tier cannot be read yet: see `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
+/// Does not block, except for a tier that is new to the client, and does not ask the master. Thread-safe. Graph-safe.
+/// Statuses: `NMC_ERR_BUSY`, `NMC_ERR_UNAVAILABLE` (one is not in memory, and the tier cannot be read yet: see
+/// `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_match_prefix(
     store: *mut nmc_store_t,
@@ -373,10 +375,9 @@ pub unsafe extern "C" fn nmc_store_commit_batch(
     })
 }
 
-/// Pins `n` objects: all of them, or, if `out_pinned` is not NULL, as many as could be, whose
-/// number it gets. Views of items that failed are all
-/// zero. Without `out_pinned` a failure unpins what was pinned. Otherwise like `nmc_store_pin` and
-/// `nmc_store_put_batch`.
+/// Pins `n` objects. If `out_pinned` is not NULL, pins as many as it can and stores their number there. If it is NULL,
+/// pins all or none: a failure unpins those that were pinned. Views of items that failed are all zero. Otherwise like
+/// `nmc_store_pin` and `nmc_store_put_batch`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_pin_batch(
     store: *mut nmc_store_t,

@@ -16,15 +16,16 @@ use crate::store::watch::Completion;
 use crate::store::{RankStats, RetryHint, Stats, Store, percentile};
 use std::ffi::{c_char, c_void};
 
-/// Waits until an object can be read from memory. `flags` is 0 or `NMC_WAIT_APPEAR`, to wait also for a key that nobody is writing
-/// yet.
+/// Waits until an object can be read from memory. `flags` is 0, or `NMC_WAIT_APPEAR` to wait also for a key that is not
+/// being written yet.
 ///
-/// Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (it is on disk only, at once:
-/// `nmc_store_get_into` reads it from there), `NMC_ERR_TIMEOUT` (not yet),
-/// `NMC_ERR_NOT_FOUND` (nobody is writing it, or it was there and has been removed, replaced or evicted), `NMC_ERR_STALE` (its
-/// writer gave it up, or was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to; or it lies in
-/// memory that its rank did not have when this client attached), `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank has aborted), `NMC_ERR_BUSY`,
-/// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see `nmc_store_t`).
+/// Blocks up to `timeout_ms` (-1 for 30 s). Thread-safe. Not graph-safe. Statuses: `NMC_NOT_READY` (at once, if it is
+/// only on disk: `nmc_store_get_into` reads it from there), `NMC_ERR_TIMEOUT` (not yet), `NMC_ERR_NOT_FOUND` (it is not
+/// being written, or it existed and has been removed, replaced or evicted), `NMC_ERR_STALE` (its writer gave it up, or
+/// was late), `NMC_ERR_PEER_LOST` (its writer is gone, or the memory that it was written to is; or it lies in memory
+/// that its rank did not have when this client attached), `NMC_ERR_CANCELLED` (`nmc_store_cancel`, destroy, or the rank
+/// has aborted), `NMC_ERR_BUSY`, `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
+/// `nmc_store_t`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_wait_ready(
     store: *mut nmc_store_t,
@@ -64,8 +65,9 @@ fn wait_flags(flags: u32) -> Result<bool> {
     }
 }
 
-/// Makes every wait and every watch of this client, in all threads, end with `NMC_ERR_CANCELLED`: for an object, for room,
-/// and for a master that does not answer. Later ones are not affected. Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
+/// Ends every wait and every watch of this client, in all threads, with `NMC_ERR_CANCELLED`: for an object, for room,
+/// and for a master that does not answer. Later ones are not affected. Does not block. Thread-safe. Graph-safe.
+/// Statuses: none of its own.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_store_cancel(store: *mut nmc_store_t) -> nmc_status_t {
     guard(|| {
@@ -76,10 +78,10 @@ pub extern "C" fn nmc_store_cancel(store: *mut nmc_store_t) -> nmc_status_t {
     })
 }
 
-/// Watches a key: when the object can be read, or will not become so, a completion with `token` is queued and the
-/// descriptor of `nmc_store_event_fd` becomes readable. `flags` as in `nmc_store_wait_ready`. The library runs a thread
-/// while keys are watched; 65,536 keys can be watched at a time. It is about memory: a copy on disk is not looked at, and nothing is
-/// queued when one is made or goes.
+/// Watches a key: when the object can be read, or never will be, a completion with `token` is queued and the descriptor
+/// of `nmc_store_event_fd` becomes readable. `flags` is as in `nmc_store_wait_ready`. The library runs a thread while
+/// keys are watched; 65,536 keys can be watched at a time. This concerns memory only: a copy on disk is not looked at,
+/// and nothing is queued when one is made or goes.
 ///
 /// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
@@ -93,9 +95,9 @@ pub unsafe extern "C" fn nmc_store_watch(
     guard(|| with(store, |store| store.watch(unsafe { key_of(key) }?, token, wait_flags(flags)?)))
 }
 
-/// Takes queued completions, the oldest first, at most `capacity`; stores their number in `*out_n`. At most
-/// `NMC_MAX_COMPLETIONS` wait: when nobody takes them the oldest go, and `lost` of the next one that is taken, of that one
-/// alone, tells how many did.
+/// Takes queued completions, oldest first and at most `capacity`, and stores their number in `*out_n`. At most
+/// `NMC_MAX_COMPLETIONS` are kept. If they are not taken, the oldest go, and `lost` of the next one that is taken, and
+/// of that one alone, says how many went.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: none of its own.
 #[unsafe(no_mangle)]
@@ -146,8 +148,8 @@ pub extern "C" fn nmc_store_evict_until_below(store: *mut nmc_store_t, rank: i32
     })
 }
 
-/// After `NMC_ERR_BUSY` or `NMC_ERR_NO_SPACE`: what is free on `rank`, what waits, and when to try again. Start `*out_hint`
-/// from `NMC_RETRY_HINT_INIT`.
+/// Stores in `*out_hint`, after `NMC_ERR_BUSY` or `NMC_ERR_NO_SPACE`, what is free on `rank`, what is about to become
+/// free, and when to try again. `*out_hint` starts from `NMC_RETRY_HINT_INIT`.
 ///
 /// Does not block and does not ask the master. Thread-safe. Graph-safe. Statuses: none of its own.
 #[unsafe(no_mangle)]
@@ -175,16 +177,20 @@ pub unsafe extern "C" fn nmc_store_retry_hint(
     })
 }
 
-/// Goes through the objects of the namespace that can be read, in no particular order. `*cursor` is 0 at first; each call
-/// stores a key (up to `capacity` bytes) in `key`, its length in `*out_key_len`, the size of the value in `*out_bytes`, if
-/// that is not NULL, and moves the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that come or go meanwhile, or are replaced, may or
-/// may not be seen; what stays is seen. It is seen once if it stays where it is; one that comes from disk into memory meanwhile, or
-/// leaves memory for the disk, or whose record on disk was found to be damaged, may be seen twice. (One that leaves memory, comes back, and then leaves the disk too, all during one
-/// listing, may be passed by.) What is on disk comes first, then what is in memory only.
+/// Lists the objects of the namespace that can be read, one per call, in no particular order. Start with 0 in
+/// `*cursor`. Each call stores a key (up to `capacity` bytes) in `key`, its length in `*out_key_len`, and the size of
+/// the value in `*out_bytes`, if not NULL, and moves the cursor; `NMC_ERR_NOT_FOUND` is the end. Objects that are only
+/// on disk or in both places come first, then those that are only in memory.
 ///
-/// Does not block, but for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
-/// `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored), `NMC_ERR_UNAVAILABLE` (the store's tier is not open, or cannot be read yet, see `nmc_store_t`), `NMC_ERR_IO` and
-/// `NMC_ERR_CORRUPT` (the disk failed, or the list of a bucket is damaged), `NMC_ERR_CANCELLED` (while it waited for the tier). The cursor stays.
+/// Objects that come, go or are replaced during the listing may or may not be seen; objects that stay are seen. An
+/// object is seen once if it stays where it is. It may be seen twice if it comes from disk into memory, leaves memory
+/// for the disk, or has a record on disk that was found damaged. (One that leaves memory, comes back and then leaves
+/// the disk too, all during one listing, may be missed.)
+///
+/// Blocks only for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
+/// `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored), `NMC_ERR_UNAVAILABLE` (the store's tier is not open, or cannot be
+/// read yet, see `nmc_store_t`), `NMC_ERR_IO` and `NMC_ERR_CORRUPT` (the disk failed, or the list of a bucket is
+/// damaged), `NMC_ERR_CANCELLED` (while it waited for the tier). After an error the cursor stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_next(
     store: *mut nmc_store_t,
@@ -218,9 +224,9 @@ pub unsafe extern "C" fn nmc_store_next(
     })
 }
 
-/// Stores numbers about the store and this client in `*out_stats`, which starts from `NMC_STORE_STATS_INIT`, and those of
-/// each rank in `out_ranks[0..n_ranks]`, if that is not NULL. Each of `out_ranks` starts from `NMC_STORE_RANK_STATS_INIT`: the size
-/// that the first one says is the distance from one to the next.
+/// Stores counters of the store and of this client in `*out_stats`, which starts from `NMC_STORE_STATS_INIT`, and those
+/// of each rank in `out_ranks[0..n_ranks]`, if not NULL. Each element of `out_ranks` starts from
+/// `NMC_STORE_RANK_STATS_INIT`; the size in the first one is the distance from one element to the next.
 ///
 /// Does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
@@ -301,8 +307,8 @@ fn rank_stats(r: &RankStats) -> nmc_store_rank_stats_t {
     }
 }
 
-/// The numbers in the text format of Prometheus, as `nmc_world_dump` gives text. Does not ask the master. Thread-safe. Not
-/// graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*out_needed` is stored), `NMC_ERR_NO_MEMORY`.
+/// Writes the counters in the text format of Prometheus, as `nmc_world_dump` writes its text. Does not ask the master.
+/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*out_needed` is stored), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_prometheus(
     store: *mut nmc_store_t,
@@ -317,9 +323,9 @@ pub unsafe extern "C" fn nmc_store_prometheus(
     })
 }
 
-/// A picture of the heaps and what waits, for people: `#` used, `.` free, `+` mixed, `width` characters a rank. Asks the
-/// master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*out_needed` is stored), `NMC_ERR_UNAVAILABLE`,
-/// `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
+/// Writes a picture of the heaps, and what is waiting, for people: `#` used, `.` free, `+` mixed, `width` characters
+/// per rank. Asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_TOO_SMALL` (`*out_needed` is stored),
+/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_dump(
     store: *mut nmc_store_t,

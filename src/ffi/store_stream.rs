@@ -40,12 +40,12 @@ pub struct nmc_device_pin_t {
     pub bytes: u64,
 }
 
-/// Publishes a plan when the stream gets there, after everything that this stream stored before. What other streams
-/// store must be ordered before by events. The value is baked into a captured graph: capture `nmc_store_publish_captured`
-/// instead. `nmc_store_commit` tells afterwards what became of the plan.
+/// Publishes a plan when the stream gets there, after everything that this stream stored before. Order what other
+/// streams store before it with events. The value is baked into a captured graph: capture `nmc_store_publish_captured`
+/// instead. Call `nmc_store_commit` afterwards for the plan's outcome.
 ///
-/// Does not block. Thread-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_UNSUPPORTED` (no device; a plan with
-/// `NMC_PUT_REPLACE` or checksums), `NMC_ERR_CUDA`.
+/// Does not block. Thread-safe. Statuses: `NMC_ERR_NOT_FOUND` (no such plan), `NMC_ERR_UNSUPPORTED` (no device; a plan
+/// with `NMC_PUT_REPLACE` or checksums), `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_commit_async(
     store: *mut nmc_store_t,
@@ -126,13 +126,13 @@ pub unsafe extern "C" fn nmc_store_unpin_async(
     })
 }
 
-/// Makes the stream wait until the object, which is being written or there already, can be read. `*out_result`, in memory that
-/// the GPU can reach, or NULL, becomes `NMC_READY_YES`, `NMC_READY_STALE` (it will not be: given up, removed or lost) or `NMC_READY_TIMEOUT`
-/// (after `timeout_ms`; -1 for 30 s). One block of the GPU spins meanwhile. A published object can still be evicted: pin it
-/// from the host after the wait, or in a kernel with `nmc_dev_pin`.
+/// Makes the stream wait until an object can be read, which is being written or there already. `*out_result`, in memory
+/// that the GPU can reach, or NULL, becomes `NMC_READY_YES`, `NMC_READY_STALE` (it never will be: given up, removed or
+/// lost) or `NMC_READY_TIMEOUT` (after `timeout_ms`; -1 for 30 s). One block of the GPU spins during the wait. A
+/// published object can still be evicted: pin it from the host after the wait, or in a kernel with `nmc_dev_pin`.
 ///
-/// Does not block. Thread-safe. Graph-safe (it waits for this very object each time). Statuses: `NMC_ERR_NOT_FOUND` (also if it is on
-/// disk only), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
+/// Does not block. Thread-safe. Graph-safe (it waits for this very object each time). Statuses: `NMC_ERR_NOT_FOUND`
+/// (also if it is only on disk), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_wait_ready_async(
     store: *mut nmc_store_t,
@@ -170,8 +170,8 @@ pub unsafe extern "C" fn nmc_store_publish_desc(
     })
 }
 
-/// Publishes what `n` descriptors say at the time the stream gets there, which a captured graph does anew in every launch;
-/// one with epoch 0 says nothing. The descriptors must stay as they are until the launch has run.
+/// Publishes what `n` descriptors hold at the time the stream gets there. A captured graph does this anew in every
+/// launch. A descriptor with epoch 0 is skipped. The descriptors must stay as they are until the launch has run.
 ///
 /// Does not block. Thread-safe. Graph-safe: made to be captured. Statuses: `NMC_ERR_UNSUPPORTED` (no device),
 /// `NMC_ERR_INVALID_ARG` (memory that the GPU cannot reach), `NMC_ERR_CUDA`.
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn nmc_store_publish_captured(
     })
 }
 
-/// Sets a pin slot aside for a captured graph or for kernels, and stores its number in `*out_slot`.
+/// Reserves a pin slot for a captured graph or for kernels, and stores its number in `*out_slot`.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_BUSY` (no free slot), `NMC_ERR_UNSUPPORTED` (no device).
 #[unsafe(no_mangle)]
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn nmc_store_slot_reserve(store: *mut nmc_store_t, out_slo
     })
 }
 
-/// Gives a reserved slot back; no graph and no kernel will use it again.
+/// Gives back a reserved slot. No graph and no kernel may use it again.
 ///
 /// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`.
 #[unsafe(no_mangle)]
@@ -215,8 +215,8 @@ pub extern "C" fn nmc_store_slot_release(store: *mut nmc_store_t, slot: u32) -> 
 }
 
 /// Pins an object in a reserved slot, before the launch of a graph that ends the pin with a captured
-/// `nmc_store_slot_unpin_async`. `NMC_ERR_BUSY` while the launch before still uses the slot. Otherwise like
-/// `nmc_store_pin`, also for an object that is on disk only.
+/// `nmc_store_slot_unpin_async`. Returns `NMC_ERR_BUSY` while the previous launch still uses the slot. Otherwise like
+/// `nmc_store_pin`, also for an object that is only on disk.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_slot_pin(
     store: *mut nmc_store_t,
@@ -253,11 +253,11 @@ pub unsafe extern "C" fn nmc_store_slot_unpin_async(
     guard(|| with(store, |store| store.unpin_slot_async(slot, stream)))
 }
 
-/// Stores in `*out_pin` what a kernel needs to pin the object by itself (`nmc_dev_pin`), with a reserved slot. The object must
-/// lie in one extent.
+/// Stores in `*out_pin` what a kernel needs to pin the object by itself (`nmc_dev_pin`), with a reserved slot. The
+/// object must lie in one extent.
 ///
-/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (also if it is on disk only), `NMC_ERR_NOT_FOUND`,
-/// `NMC_ERR_UNSUPPORTED`, `NMC_ERR_BUSY`.
+/// Does not block. Thread-safe. Graph-safe. Statuses: `NMC_NOT_READY` (also if it is only on disk),
+/// `NMC_ERR_NOT_FOUND`, `NMC_ERR_UNSUPPORTED`, `NMC_ERR_BUSY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_device_pin(
     store: *mut nmc_store_t,

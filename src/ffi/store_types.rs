@@ -17,23 +17,23 @@ use crate::store::write::{PutOptions, Wait};
 use std::ffi::c_void;
 use std::time::Duration;
 
-/// Keep a CRC32C of every page and check it on every read by the library. It is stored by `nmc_store_commit`: an object that
-/// its program published by itself gives such reads `NMC_NOT_READY` until then.
+/// Keep a CRC32C of every page and check it on every read by the library. The checksums are stored by
+/// `nmc_store_commit`: until then, such reads of an object that its program published by itself return `NMC_NOT_READY`.
 pub const NMC_STORE_CHECKSUMS: u32 = 1;
-/// The store waits for its tier: while that is not open (`nmc_tier_open` in the process of the master), calls that store, remove or replace
-/// something return `NMC_ERR_UNAVAILABLE`, and so do reads of what is not in memory, instead of `NMC_ERR_NOT_FOUND`. For stores that begin
-/// with what a directory has: without it, other ranks may store a key that is on disk before that is known. Counts in the process of the
-/// master; others ignore it.
+/// The store waits for its tier. While the tier is not open (`nmc_tier_open` in the process of the master), calls that
+/// store, remove or replace something return `NMC_ERR_UNAVAILABLE`, and so do reads of what is not in memory, instead
+/// of `NMC_ERR_NOT_FOUND`. Use this for stores that start with the contents of a directory: without it, other ranks may
+/// store a key that is on disk before that is known. Counts in the process of the master; others ignore it.
 pub const NMC_STORE_WAIT_FOR_TIER: u32 = 2;
 
 /// Store the value in one run of pages.
 pub const NMC_PUT_CONTIGUOUS: u32 = 1;
-/// Take the place of an object with the same key; readers see the old value until the new one is complete.
+/// Replace an object with the same key; readers see the old value until the new one is complete.
 pub const NMC_PUT_REPLACE: u32 = 2;
-/// If the rank that is to hold the value has no room, cannot hold anything or has no holder, another one holds it. First a
-/// rank is looked for that has room without evicting anything: the preferred one, else the one with most free pages. If there is
-/// none, the preferred rank evicts, and if it cannot, the others do, in the same order. `dst_rank` of the plan, or
-/// `nmc_store_get_location`, tells which one it is.
+/// If the rank that is to hold the value has no room, cannot hold anything or has no holder, use another rank. First
+/// the store looks for a rank that has room without evicting anything: the preferred one, otherwise the one with the
+/// most free pages. If there is none, the preferred rank evicts, and if it cannot, the others do, in the same order.
+/// `dst_rank` of the plan, or `nmc_store_get_location`, says which rank it is.
 pub const NMC_PUT_ANY_RANK: u32 = 4;
 
 /// Evicted as the config says.
@@ -51,15 +51,15 @@ pub const NMC_OBJECT_WRITING: u32 = 1;
 pub const NMC_OBJECT_READY: u32 = 2;
 /// The object is not in memory, but can be read from disk. It cannot be pinned.
 pub const NMC_OBJECT_ON_DISK: u32 = 3;
-/// The object is not in this store, but can be read from a node of the cluster: said by handles of `nmc_client_open_store` alone. It cannot
-/// be pinned.
+/// The object is not in this store, but can be read from a node of the cluster. Only handles of `nmc_client_open_store`
+/// return this. The object cannot be pinned.
 pub const NMC_OBJECT_ELSEWHERE: u32 = 4;
 
 /// Most bytes of an object's metadata.
 pub const NMC_MAX_METADATA: u32 = 256;
 const _: () = assert!(NMC_MAX_METADATA as usize == crate::layout::store::MAX_METADATA);
 
-/// Also wait for a key that nobody is writing yet.
+/// Also wait for a key that is not being written yet.
 pub const NMC_WAIT_APPEAR: u32 = 1;
 
 /// How a store is made or attached to. Start from `NMC_STORE_CONFIG_INIT`. With a world, all ranks must agree on
@@ -111,8 +111,9 @@ pub struct nmc_store_config_t {
     pub attach_timeout_ms: i64,
     /// How long a call waits for the master, in ms; -1 for 10 s.
     pub call_timeout_ms: i64,
-    /// Embedded store with one heap: memory of the program that is this heap, `heap_offset` and `heap_bytes` bytes of it; `NMC_IMPORT_NONE` for memory of the
-    /// library. It stays the program's, which leaves it alone until the last handle of the store is destroyed, or `nmc_client_unmount` of what was mounted has returned.
+    /// Embedded store with one heap: memory of the program to use as this heap, `heap_offset` and `heap_bytes` bytes of
+    /// it; `NMC_IMPORT_NONE` for memory of the library. It stays the program's. The program must not touch it until the
+    /// last handle of the store is destroyed, or `nmc_client_unmount` of what was mounted has returned.
     pub heap_import: nmc_memory_t,
     /// Zero.
     pub reserved: [u64; 2],
@@ -136,14 +137,14 @@ pub struct nmc_put_options_t {
     pub priority: u32,
     /// For `NMC_RETAIN_SOFT`: how long, in ms; 0 for no end.
     pub ttl_ms: u64,
-    /// How long to wait for room if there is none, in ms; 0 for not at all, -1 for `call_timeout_ms` of the store, at most 7 days
-    /// (as all times to wait). Room comes
-    /// when readers unpin, writers commit or give up, objects are removed. `NMC_ERR_BUSY`, `NMC_ERR_LIMIT` and `NMC_ERR_NO_SPACE`
-    /// say then that none came in time; a value that no empty heap and no unused quota could hold is `NMC_ERR_NO_SPACE` at once.
-    /// Those who wait are served in no particular order.
+    /// How long to wait for room if there is none, in ms: 0 for not at all, -1 for `call_timeout_ms` of the store, at
+    /// most 7 days (as for all waiting times). Room appears when readers unpin, writers commit or give up, or objects
+    /// are removed. `NMC_ERR_BUSY`, `NMC_ERR_LIMIT` and `NMC_ERR_NO_SPACE` then mean that none appeared in time; a
+    /// value that no empty heap and no unused quota could hold is `NMC_ERR_NO_SPACE` at once. Waiting calls are served
+    /// in no particular order.
     pub wait_ms: i64,
-    /// What the program says about the object, up to `NMC_MAX_METADATA` bytes: `nmc_store_get_metadata` reads it. It comes and
-    /// goes with the value, and with `NMC_STORE_CHECKSUMS` it is verified with it.
+    /// Metadata of the object, up to `NMC_MAX_METADATA` bytes, which `nmc_store_get_metadata` reads. It comes and goes
+    /// with the value, and with `NMC_STORE_CHECKSUMS` it is verified with it.
     pub metadata: nmc_slice_t,
     /// In calls for `n` objects: NULL, or metadata for each of them instead.
     pub metadata_each: *const nmc_slice_t,
@@ -158,7 +159,7 @@ pub struct nmc_put_options_t {
 pub struct nmc_write_plan_t {
     /// xxh64 of the key, seeded with the number of its namespace.
     pub key_hash: u64,
-    /// Name of the plan; nobody can guess it.
+    /// Name of the plan; it cannot be guessed.
     pub plan_id: u64,
     /// What has to be published.
     pub epoch: u64,
@@ -244,7 +245,7 @@ pub struct nmc_view_t {
     pub index: u32,
     /// Pin slot.
     pub slot: u32,
-    /// Tells this pin from an earlier one of the same object in the same slot.
+    /// Distinguishes this pin from an earlier one of the same object in the same slot.
     pub nonce: u64,
 }
 
@@ -270,7 +271,7 @@ pub struct nmc_buffer_t {
     pub len: usize,
 }
 
-/// What became of a key that was watched.
+/// Outcome of watching a key.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_completion_t {
@@ -278,12 +279,13 @@ pub struct nmc_completion_t {
     pub token: u64,
     /// `NMC_OK` if the object can be read; else why it will not become so.
     pub status: i32,
-    /// How many completions that came just before this one are gone, since more than `NMC_MAX_COMPLETIONS` waited; mostly 0.
-    /// If it is not, look at the keys that the program still waits for (`nmc_store_exists_batch`), or watch them again.
+    /// How many completions just before this one were dropped, because more than `NMC_MAX_COMPLETIONS` waited; mostly
+    /// 0. If it is not, look at the keys that the program still waits for (`nmc_store_exists_batch`), or watch them
+    /// again.
     pub lost: u32,
 }
 
-/// Completions of one client that wait to be taken. When there are more, the oldest go.
+/// Most completions of one client that wait to be taken. When there are more, the oldest go.
 pub const NMC_MAX_COMPLETIONS: u32 = 65536;
 const _: () = assert!(NMC_MAX_COMPLETIONS as usize == crate::store::watch::MAX_COMPLETIONS);
 
@@ -296,7 +298,8 @@ pub struct nmc_retry_hint_t {
     pub struct_size: u32,
     /// Zero.
     pub reserved: u32,
-    /// After this time, in microseconds; 0 if waiting alone will not help, since nothing waits.
+    /// Try again after this time, in microseconds; 0 if waiting alone will not help, because no room is about to become
+    /// free.
     pub retry_after_us: u64,
     /// Bytes that are free.
     pub free_bytes: u64,
@@ -304,7 +307,7 @@ pub struct nmc_retry_hint_t {
     pub largest_free_bytes: u64,
     /// Bytes that will be free when readers unpin and late writers stop.
     pub waiting_bytes: u64,
-    /// Objects that could be evicted if nobody had pinned them.
+    /// Objects that could be evicted if they were not pinned.
     pub ready_count: u64,
 }
 
@@ -342,7 +345,7 @@ pub struct nmc_store_rank_stats_t {
     pub largest_free_bytes: u64,
 }
 
-/// Numbers about a store: of all ranks together, as in `nmc_store_rank_stats_t`, and of this client. Start from
+/// Counters of a store: of all ranks together, as in `nmc_store_rank_stats_t`, and of this client. Start from
 /// `NMC_STORE_STATS_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]

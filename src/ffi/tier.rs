@@ -21,13 +21,14 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The SSD tier of a store: its owner in the process of the store's master, elsewhere a handle to it. Nobody needs a handle to read:
-/// `nmc_store_get` and the others find what is on disk by themselves, in every process, also while the master is away. What
-/// each function of the store does with a key that is on disk only is in its comment, and in one table in docs/tier.md.
+/// The SSD tier of a store. In the process of the store's master, the handle owns the tier; in any other process it
+/// refers to the tier that the store has. Reading needs no handle: `nmc_store_get` and the other reads find values on
+/// disk by themselves, in every process, even while the master is away. The comment of each store function says what it
+/// does with a key that is only on disk, and docs/tier.md has all of them in one table.
 ///
-/// All functions that take it may be called from any thread at the same time, also while another thread closes it. It keeps the
-/// store open, also after `nmc_store_destroy`, until it is closed. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`,
-/// `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
+/// All functions that take the handle may be called from any thread at the same time, even while another thread closes
+/// it. It keeps the store open until it is closed, even after `nmc_store_destroy`. Statuses that every function can
+/// return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
 pub struct nmc_tier_t {
     _opaque: [u8; 0],
 }
@@ -70,21 +71,25 @@ fn with<R>(tier: *const nmc_tier_t, body: impl FnOnce(&Open) -> Result<R>) -> Re
     handle::with::<Open, R>(tier, body)
 }
 
-/// Opens the tier of a store and puts a handle into `*out_tier`.
+/// Opens the tier of a store and stores a handle in `*out_tier`. Close it with `nmc_tier_close`.
 ///
-/// In the process of the store's master it makes the owner: it takes the directory, recovers what is there, and from then on
-/// writes values to it before memory evicts them, on a thread of its own. What it found can be read by every process when
-/// the call returns. With `store` embedded, that is this process. In other processes it gives a handle to the tier that the
-/// store has; `config` may be NULL there, and only its flags and numbers are checked. A new master does not open it by
-/// itself: after a restart of the master, calls that change something return `NMC_ERR_UNAVAILABLE` until its process has called this again.
+/// In the process of the store's master, this process becomes the owner of the tier. It takes the directory, recovers
+/// what is in it, and from then on a thread of the library writes values there before memory evicts them. When the call
+/// returns, every process can read what was recovered. An embedded `store` has its master in this process. In any other
+/// process, the handle refers to the tier that the store already has; `config` may be NULL there, and only its flags
+/// and numbers are checked.
 ///
-/// What was removed, replaced or flushed while no owner had the directory is not known there: those keys come back.
+/// A new master does not open the tier by itself. After a restart of the master, calls that change something return
+/// `NMC_ERR_UNAVAILABLE` until its process has called `nmc_tier_open` again. A directory does not know what was
+/// removed, replaced or flushed while it had no owner: those keys come back.
 ///
-/// Blocks while it recovers, which `progress` of the config reports. Thread-safe. Not graph-safe. Closed with `nmc_tier_close`. Statuses:
-/// `NMC_ERR_INVALID_ARG` (the config, no directory, or a variable of the environment: the message names it and its text),
-/// `NMC_ERR_VERSION` (the config, or a directory of another format), `NMC_ERR_EXISTS` (another process owns the directory, the message
-/// names it; or the store has a tier), `NMC_ERR_NOT_FOUND` (a part of the path; or, elsewhere, the store has no tier), `NMC_ERR_CORRUPT` (head or
-/// journal are damaged, see `NMC_TIER_RESET_IF_DAMAGED`), `NMC_ERR_PERMISSION`, `NMC_ERR_NO_SPACE`, `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`,
+/// Blocks during recovery; `progress` of the config reports how far it is. Thread-safe. Not graph-safe. Statuses:
+/// `NMC_ERR_INVALID_ARG` (the config, no directory given, or an environment variable, which the message names together
+/// with its text), `NMC_ERR_VERSION` (the config, or a directory of another format), `NMC_ERR_MISMATCH` (the directory
+/// has another `backend`, or see `NMC_TIER_OTHER_DIRECTORY`), `NMC_ERR_EXISTS` (another process, which the message
+/// names, owns the directory; or the store already has a tier), `NMC_ERR_NOT_FOUND` (a part of the path does not exist;
+/// or, in another process, the store has no tier), `NMC_ERR_CORRUPT` (the head or the journal is damaged, see
+/// `NMC_TIER_RESET_IF_DAMAGED`), `NMC_ERR_PERMISSION`, `NMC_ERR_NO_SPACE`, `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`,
 /// `NMC_ERR_UNAVAILABLE` (the master is away), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_IO`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_open(
@@ -110,40 +115,47 @@ pub unsafe extern "C" fn nmc_tier_open(
     })
 }
 
-/// Closes a handle. That of the owner ends the tier: what is being written is completed and made safe from a power loss, the
-/// directory is free for another owner, and keys that are on disk only are not found any more until it is opened again. What
-/// is in memory stays, and what is removed from now on comes back with the directory. A handle of another process ends alone. NULL
-/// is fine; in a forked child it does nothing.
+/// Closes a handle. NULL is fine; in a forked child this does nothing.
 ///
-/// Blocks until calls of other threads have returned, which end early with `NMC_ERR_CANCELLED` if they would take long, also those that wait for
-/// an owner that does not answer. Not graph-safe. Thread-safe: of several callers one succeeds. Statuses: `NMC_ERR_BUSY` when called inside a callback.
+/// Closing the owner's handle ends the tier. Writes that have begun are completed and made safe from a power loss, and
+/// the directory is free for another owner. Keys that are only on disk are not found any more until the tier is opened
+/// again; values in memory stay. Whatever is removed from now on stays in the directory, and comes back with it. In
+/// another process, only the handle ends.
+///
+/// Blocks until calls in other threads have returned. Calls that would take long, and calls that wait for an owner that
+/// does not answer, end early with `NMC_ERR_CANCELLED`. Thread-safe: of several callers, one succeeds. Not graph-safe.
+/// Statuses: `NMC_ERR_BUSY` (called inside a callback).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_tier_close(tier: *mut nmc_tier_t) -> nmc_status_t {
     guard(|| handle::take::<Open>(tier).map(drop))
 }
 
-/// Everything that was removed, replaced or flushed before, and every value that counts as written, is safe from a power loss when
-/// this returns. It writes no values: `nmc_tier_offload` does.
+/// Waits until everything so far is safe from a power loss: all removals, replacements and flushes that happened
+/// before, and all values that count as written. It does not write values; `nmc_tier_offload` does.
 ///
-/// Waits for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_IO` (the disk
-/// refuses, see `degraded` of `nmc_tier_stats_t`), `NMC_ERR_NO_SPACE`, `NMC_ERR_CANCELLED` (the tier is being closed),
-/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// Blocks until the disk is done. Outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
+/// Statuses: `NMC_ERR_IO` (the disk refuses, see `degraded` of `nmc_tier_stats_t`), `NMC_ERR_NO_SPACE`,
+/// `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_tier_sync(tier: *mut nmc_tier_t) -> nmc_status_t {
     guard(|| with(tier, |open| open.tier.sync()))
 }
 
-/// Writes values to disk now, also while offloading is paused: those of `n` keys in the namespace of the store that the tier was
-/// opened with, or, if `keys` is NULL and `n` is 0, all that are in memory, of every namespace. Stores in `*out_written`, if that
-/// is not NULL, how many were written; if it fails, nothing is stored there. Not counted are those that are on disk already, which
-/// includes keys that are on disk only, that are being written or not there, that came after the call had begun, or whose checksum in
-/// memory is wrong: none of them is an error. The values stay in memory.
+/// Writes values to disk now, even while offloading is paused. The values stay in memory. `keys` are `n` keys in the
+/// namespace of the store that the tier was opened with. If `keys` is NULL and `n` is 0, everything in memory is
+/// written, in every namespace.
 ///
-/// Waits for the disk: what was written is safe from a power loss when it returns. Outside of the owner's process it asks the master.
-/// If the disk evicts (`eviction` of the config) and holds less than memory, it ends when it is full of what was written. Thread-safe.
-/// Not graph-safe. Statuses: `NMC_ERR_NO_SPACE` (the file system, `capacity_bytes` or `max_objects` is used up; what fitted is written), `NMC_ERR_IO`, `NMC_ERR_NO_MEMORY`,
-/// `NMC_ERR_PEER_LOST` (the heap of a rank cannot be read at the moment; what lies in others is written), `NMC_ERR_CANCELLED` (the tier is being
-/// closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// Stores in `*out_written`, if not NULL, how many values were written; on failure nothing is stored. The following are
+/// not counted, and are not errors: values that are already on disk (including those that are only on disk), values
+/// that are being written, keys that do not exist, values that came after the call began, and values whose checksum in
+/// memory is wrong.
+///
+/// Blocks until the disk is done: what was written is safe from a power loss when the call returns. Outside of the
+/// owner's process it asks the master. If the disk evicts (`eviction` of the config) and holds less than memory, the
+/// call ends when the disk is full of what it has written. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NO_SPACE`
+/// (the file system, `capacity_bytes` or `max_objects` is used up; what fitted is written), `NMC_ERR_IO`,
+/// `NMC_ERR_NO_MEMORY`, `NMC_ERR_PEER_LOST` (the heap of a rank cannot be read at the moment; what lies in the others
+/// is written), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_offload(
     tier: *mut nmc_tier_t,
@@ -171,17 +183,23 @@ pub unsafe extern "C" fn nmc_tier_offload(
     })
 }
 
-/// Brings the values of `n` keys back into memory, into the heap of this process's rank, in the namespace of the store that the tier was
-/// opened with: those that are on disk only are read 64 together. `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of
-/// `keys[i]`: `NMC_OK` if it is in memory, whether it was there before or not, `NMC_NOT_READY` if it is being written there,
-/// `NMC_ERR_NOT_FOUND` if it is nowhere. What comes back stays on disk too, so that memory can evict it without writing it again, and
-/// keeps its metadata, its priority and its retain class, but for a retention for a time.
+/// Brings the values of `n` keys back into memory, into the heap of this process's rank. The keys are those of the
+/// namespace of the store that the tier was opened with. Values that are only on disk are read 64 at a time.
+/// `out_statuses[i]`, if `out_statuses` is not NULL, is the outcome for `keys[i]`: `NMC_OK` if the value is in memory,
+/// whether it was there before or not, `NMC_NOT_READY` if it is being written there, `NMC_ERR_NOT_FOUND` if it is
+/// nowhere.
 ///
-/// Reads the disk in this process, and asks the master for room, which evicts others as a put does; it does not wait for room. A key that
-/// is removed or replaced meanwhile does not come back. If more is asked for than memory holds, the last push the first out again. Thread-safe.
-/// Not graph-safe. Returns `NMC_OK` if all came, else the status of the first that failed or, if none did, `NMC_NOT_READY`: besides
-/// these `NMC_ERR_NO_SPACE` and `NMC_ERR_BUSY` (no room, or everything there is in use), `NMC_ERR_STALE` (given up for another one), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the
-/// master or the tier's owner is away), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
+/// A value that comes back stays on disk too, so memory can evict it again without writing it. It keeps its metadata,
+/// its priority and its retain class, except `NMC_RETAIN_SOFT`, which is not restored. A key that is removed or
+/// replaced during the call does not come back. If you ask for more than memory holds, the last values push the first
+/// ones out again.
+///
+/// Blocks while this process reads the disk and the master makes room, which evicts other values as a put does; it does
+/// not wait for room. Thread-safe. Not graph-safe. Returns `NMC_OK` if all values came; otherwise the status of the
+/// first one that failed, or, if none failed, `NMC_NOT_READY`. Statuses other than those above: `NMC_ERR_NO_SPACE` and
+/// `NMC_ERR_BUSY` (no room, or everything there is in use), `NMC_ERR_STALE` (given up in favour of another value),
+/// `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the master or the tier's owner is away), `NMC_ERR_TIMEOUT`,
+/// `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_prefetch(
     tier: *mut nmc_tier_t,
@@ -206,23 +224,29 @@ pub unsafe extern "C" fn nmc_tier_prefetch(
     })
 }
 
-/// How long values stay in staging memory if `nmc_tier_stage` does not say, in ms.
+/// How long a loan of `nmc_tier_stage` lasts if its `ttl_ms` is 0, in ms.
 pub const NMC_TIER_STAGE_MS: u32 = 5000;
 
-/// Reads the values of `n` keys into memory of the library, wherever they are, and lends that to the caller: for who has no buffer of its
-/// own, or hands them on to a network. `out_values[i]` tells where the value of `keys[i]` is, with a NULL pointer if it is not there, and
-/// `out_statuses[i]`, if `out_statuses` is not NULL, tells what became of it: `NMC_OK`, `NMC_NOT_READY` if it is being written,
-/// `NMC_ERR_NOT_FOUND`. `*out_loan` names the loan, which holds all of them; 0 if there is none. Keys are those of the namespace of the store
-/// that the tier was opened with; all that are on disk are read together. Values begin at multiples of 4 KiB and may be read only.
+/// Reads the values of `n` keys, wherever they are, into memory of the library and lends that memory to the caller. Use
+/// it if you have no buffer of your own, or to pass values on to a network. The keys are those of the namespace of the
+/// store that the tier was opened with; those that are on disk are all read together.
 ///
-/// The loan ends with `nmc_tier_release`, with the handle, or after `ttl_ms` (0: `NMC_TIER_STAGE_MS`), counted from the return: after that the memory
-/// is lent to others. Whoever may be slower copies first and then asks `nmc_tier_release`, which says whether it was in time. 64 MiB can be lent
-/// by a handle at a time, in 1,024 loans.
+/// `out_values[i]` is where the value of `keys[i]` lies; its pointer is NULL if the value is not there. Values begin at
+/// multiples of 4 KiB, and you may only read them. `out_statuses[i]`, if `out_statuses` is not NULL, is the outcome for
+/// `keys[i]`: `NMC_OK`, `NMC_NOT_READY` if the value is being written, `NMC_ERR_NOT_FOUND`, or why it could not be
+/// read. `*out_loan` is the number of the loan, which covers all of these values; 0 if nothing was lent.
 ///
-/// Reads the disk in this process. Thread-safe. Not graph-safe. Returns `NMC_OK` if all came, else the status of the first that failed or, if
-/// none did, `NMC_NOT_READY`: besides these `NMC_ERR_BUSY` (the memory is lent: repeat it when some has come back; or a value was replaced
-/// meanwhile), `NMC_ERR_LIMIT` (more than it holds), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the tier cannot be read yet, see `nmc_store_t`),
-/// `NMC_ERR_CANCELLED` (while it waited for that; or the tier is being closed), `NMC_ERR_NO_MEMORY`.
+/// The loan ends with `nmc_tier_release`, when the handle is closed, or `ttl_ms` after this call has returned (0 for
+/// `NMC_TIER_STAGE_MS`). After that the memory is lent to others. If you may take longer, copy the values first and
+/// then call `nmc_tier_release`, which says whether you were in time. One handle lends up to 64 MiB at a time, in up to
+/// 1,024 loans.
+///
+/// Blocks while this process reads the disk. Thread-safe. Not graph-safe. Returns `NMC_OK` if all values came;
+/// otherwise the status of the first one that failed, or, if none failed, `NMC_NOT_READY`. Statuses other than those
+/// above: `NMC_ERR_BUSY` (the memory is on loan: try again when some has been released; or a value was replaced during
+/// the call), `NMC_ERR_LIMIT` (more than the memory holds), `NMC_ERR_CORRUPT`, `NMC_ERR_IO`, `NMC_ERR_UNAVAILABLE` (the
+/// tier cannot be read yet, see `nmc_store_t`), `NMC_ERR_CANCELLED` (ended while waiting for that, or the tier is being
+/// closed), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_stage(
     tier: *mut nmc_tier_t,
@@ -270,22 +294,26 @@ pub unsafe extern "C" fn nmc_tier_stage(
     })
 }
 
-/// Ends a loan of `nmc_tier_stage`: its values must not be read any more. `NMC_OK` also says that everything that was read until now was
-/// right, `NMC_ERR_STALE` that the loan's time was over: what was read after that may be other values. A loan of 0 is fine.
+/// Ends a loan of `nmc_tier_stage`: do not read its values any more. `NMC_OK` also confirms that everything read from
+/// it until now was right. `NMC_ERR_STALE` means that the loan's time was over: anything read after that may belong to
+/// other values. A loan of 0 is fine.
 ///
-/// Does not wait. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_STALE` (the loan has ended).
+/// Does not block. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_STALE` (the loan had already ended).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_tier_release(tier: *mut nmc_tier_t, loan: u64) -> nmc_status_t {
     guard(|| with(tier, |open| if loan == 0 { Ok(()) } else { open.tier.release(loan) }))
 }
 
-/// Takes values from the disk, whole buckets, those that `eviction` of the config says first (the oldest if it says nothing), until its
-/// files take at most `keep_bytes`, besides those of damaged buckets that were set aside. Stores in `*out_evicted`, if that is not NULL, how many values went. Those that are in memory as well
-/// stay there, and are written again before memory evicts them. It is no removal: a power loss right after it may bring them back.
+/// Evicts values from the disk until its files take at most `keep_bytes`. Files of damaged buckets that were set aside
+/// do not count here. Whole buckets go, in the order that `eviction` of the config gives (the oldest first if that is
+/// `NMC_EVICT_NONE`). Stores in `*out_evicted`, if not NULL, how many values went. Values that are also in memory stay
+/// there, and are written again before memory evicts them. This is not a removal: a power loss right afterwards may
+/// bring the values back.
 ///
-/// Outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_IO` (the disk refuses),
-/// `NMC_ERR_NO_SPACE` (the journal must say first that a bucket goes; it is full, and the file system has no room for a new one: that bucket and those after it
-/// stay), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// Blocks until the disk is done. Outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
+/// Statuses: `NMC_ERR_IO` (the disk refuses), `NMC_ERR_NO_SPACE` (the journal must record that a bucket goes before it
+/// goes; it is full, and the file system has no room for a new one: that bucket and those after it stay),
+/// `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_evict(tier: *mut nmc_tier_t, keep_bytes: u64, out_evicted: *mut u64) -> nmc_status_t {
     guard(|| {
@@ -300,12 +328,14 @@ pub unsafe extern "C" fn nmc_tier_evict(tier: *mut nmc_tier_t, keep_bytes: u64, 
     })
 }
 
-/// Calls `callback` for everything that happened to values on disk since the last call, the oldest first, until it returns 0: batches
-/// of keys that were stored or evicted (`nmc_tier_event_t`). With `NMC_TIER_EVENTS` only. While there is something to take, the
-/// descriptor of `nmc_store_event_fd` is readable, for the store that the tier was opened with.
+/// Calls `callback` for everything that has happened to values on disk since the last call, oldest first, until the
+/// callback returns 0. Each event is a batch of keys that were stored or evicted (`nmc_tier_event_t`). Needs
+/// `NMC_TIER_EVENTS`. While there are events to take, the descriptor of `nmc_store_event_fd` is readable, for the store
+/// that the tier was opened with.
 ///
-/// Does not wait. In the owner's process only. Thread-safe: each event is given to one caller. Not graph-safe. Statuses:
-/// `NMC_ERR_UNSUPPORTED` (this process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
+/// Does not block. Works only in the owner's process. Thread-safe: each event goes to one caller. Not graph-safe.
+/// Statuses: `NMC_ERR_UNSUPPORTED` (this process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being
+/// closed), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_events(
     tier: *mut nmc_tier_t,
@@ -344,26 +374,27 @@ pub unsafe extern "C" fn nmc_tier_events(
     })
 }
 
-/// Ends offloading until `nmc_tier_resume`: what memory evicts from now on is lost, unless it is on disk already. What is being
-/// written is written. Reads, removals and `nmc_tier_offload` go on.
+/// Stops offloading until `nmc_tier_resume`: what memory evicts from now on is lost, unless it is on disk already.
+/// Writes that have begun are completed. Reads, removals and `nmc_tier_offload` go on.
 ///
-/// Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses:
-/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed).
+/// Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
+/// Statuses: `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_tier_pause(tier: *mut nmc_tier_t) -> nmc_status_t {
     guard(|| with(tier, |open| open.tier.pause(true)))
 }
 
-/// Begins offloading again. Otherwise like `nmc_tier_pause`.
+/// Starts offloading again. Otherwise like `nmc_tier_pause`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_tier_resume(tier: *mut nmc_tier_t) -> nmc_status_t {
     guard(|| with(tier, |open| open.tier.pause(false)))
 }
 
-/// Stores numbers about the tier in `*out_stats`, which starts from `NMC_TIER_STATS_INIT`.
+/// Stores counters of the tier in `*out_stats`, which starts from `NMC_TIER_STATS_INIT`.
 ///
-/// Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe. Statuses:
-/// `NMC_ERR_UNAVAILABLE` (the master or the tier is not there any more), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed).
+/// Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
+/// Statuses: `NMC_ERR_UNAVAILABLE` (the master or the tier does not exist any more), `NMC_ERR_TIMEOUT`,
+/// `NMC_ERR_CANCELLED` (the tier is being closed).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_stats(tier: *mut nmc_tier_t, out_stats: *mut nmc_tier_stats_t) -> nmc_status_t {
     guard(|| {
@@ -376,16 +407,17 @@ pub unsafe extern "C" fn nmc_tier_stats(tier: *mut nmc_tier_t, out_stats: *mut n
     })
 }
 
-/// Reads every value on disk, whether it is in memory as well or not, and compares it with its checksums. Those that are wrong
-/// end: their keys are not found any more, unless they are in memory. Stores what it found in `*out_verified`, which starts from
-/// `NMC_TIER_VERIFIED_INIT`. `callback`, which may be NULL, is told how far it is; if it returns 0, the call ends with what was found so
-/// far.
+/// Reads every value on disk, whether or not it is also in memory, and compares it with its checksums. Damaged values
+/// are given up: their keys are not found any more, unless they are in memory. Stores the result in `*out_verified`,
+/// which starts from `NMC_TIER_VERIFIED_INIT`. `callback`, which may be NULL, is told the progress; if it returns 0,
+/// the call ends with the result so far.
 ///
-/// Reads the whole disk, in this process; whether what is wrong ends is the owner's to say, who looks once more. Thread-safe. Not graph-safe.
-/// Statuses: `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; outside of the owner's process also `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`
-/// (the owner does not answer) and `NMC_ERR_NOT_FOUND` (the tier was closed); if some values could not be read for another
-/// reason than damage, they are counted as `unreadable` and stay, all others are looked at, and it returns why: `NMC_ERR_IO`, `NMC_ERR_LIMIT`,
-/// `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
+/// Blocks while this process reads the whole disk. Only the owner gives up a value, after looking at it once more.
+/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`; outside
+/// of the owner's process also `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (the owner does not answer) and
+/// `NMC_ERR_NOT_FOUND` (the tier was closed). If some values cannot be read for another reason than damage, they stay
+/// and are counted as `unreadable`, all others are checked, the result is stored, and the call returns the reason:
+/// `NMC_ERR_IO`, `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_verify(
     tier: *mut nmc_tier_t,
@@ -408,13 +440,14 @@ pub unsafe extern "C" fn nmc_tier_verify(
     })
 }
 
-/// Calls `callback` for every value on disk, of all namespaces, whether it is in memory as well or not, in no order that means anything,
-/// until it returns 0. What comes and goes meanwhile may be among them or not.
+/// Calls `callback` for every value on disk, of all namespaces, whether or not it is also in memory, in no particular
+/// order, until the callback returns 0. Values that come or go during the scan may or may not be seen.
 ///
-/// Reads the lists of all buckets, in this process. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_CANCELLED` (the tier is being closed),
-/// `NMC_ERR_NO_MEMORY`; outside of the owner's process also `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (the owner does not answer) and
-/// `NMC_ERR_NOT_FOUND` (the tier was closed); if lists could not be read, after all
-/// others: `NMC_ERR_IO`, `NMC_ERR_CORRUPT`, `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
+/// Blocks while this process reads the lists of all buckets. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_CANCELLED`
+/// (the tier is being closed), `NMC_ERR_NO_MEMORY`; outside of the owner's process also `NMC_ERR_UNAVAILABLE`,
+/// `NMC_ERR_TIMEOUT` (the owner does not answer) and `NMC_ERR_NOT_FOUND` (the tier was closed). If some lists cannot be
+/// read, the call first goes through all others and then returns the reason: `NMC_ERR_IO`, `NMC_ERR_CORRUPT`,
+/// `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_scan(
     tier: *mut nmc_tier_t,

@@ -13,64 +13,71 @@ use std::ffi::{OsStr, OsString, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-/// Read and write through the page cache. Without it files are opened with `O_DIRECT` where the file system can do that.
+/// Read and write through the page cache. Without this flag, files are opened with `O_DIRECT` where the file system
+/// supports it.
 pub const NMC_TIER_NO_DIRECT: u32 = 1;
-/// Do not use io_uring: one `preadv` or `pwritev` after the other.
+/// Do not use io_uring, but one `preadv` or `pwritev` after the other.
 pub const NMC_TIER_NO_URING: u32 = 2;
-/// A remove, a replacement or a flush returns when it is safe from a power loss. Without it, it is safe from the death of any
-/// process when it returns, and from a power loss after the next `nmc_tier_sync`.
+/// A remove, replacement or flush returns only when it is safe from a power loss. Without this flag, it is safe from
+/// the death of any process when it returns, and from a power loss after the next `nmc_tier_sync`.
 pub const NMC_TIER_DURABLE_REMOVE: u32 = 4;
-/// Begin paused: nothing is written before `nmc_tier_resume` or `nmc_tier_offload`.
+/// Start paused: nothing is written before `nmc_tier_resume` or `nmc_tier_offload`.
 pub const NMC_TIER_PAUSED: u32 = 8;
-/// If the head or the journal of the directory is damaged, delete all files of the tier in it and begin empty. Without it,
-/// opening fails with `NMC_ERR_CORRUPT` and changes nothing.
+/// If the head or the journal of the directory is damaged, delete all files of the tier in it and start empty. Without
+/// this flag, opening fails with `NMC_ERR_CORRUPT` and changes nothing.
 pub const NMC_TIER_RESET_IF_DAMAGED: u32 = 16;
-/// Delete buckets whose end is damaged. Without it they get another name, so that somebody can look at them.
+/// Delete buckets whose end is damaged. Without this flag they are renamed, so that you can look at them.
 pub const NMC_TIER_DELETE_TORN: u32 = 32;
 
-/// Keep what is stored on disk and evicted from it, for `nmc_tier_events`.
+/// Record what is stored on disk and what is evicted from it, for `nmc_tier_events`.
 pub const NMC_TIER_EVENTS: u32 = 64;
 
-/// A put or commit returns when its value is on disk, safe from a power loss. What several callers wait for at the same time is written and
-/// synced together. If it cannot be written, they return `NMC_ERR_IO` or `NMC_ERR_NO_SPACE`, and the value is in memory alone: to try again,
-/// put it with `NMC_PUT_REPLACE`, commit once more, or call `nmc_tier_offload`. If it was evicted or removed before it was written,
-/// they return `NMC_ERR_STALE`.
+/// A put or commit returns only when its value is on disk, safe from a power loss. Values that several callers wait for
+/// at the same time are written and synced together. If a value cannot be written, the call returns `NMC_ERR_IO` or
+/// `NMC_ERR_NO_SPACE`, and the value is only in memory: to try again, put it with `NMC_PUT_REPLACE`, commit once more,
+/// or call `nmc_tier_offload`. If it was evicted or removed before it was written, the call returns `NMC_ERR_STALE`.
 pub const NMC_TIER_WRITE_THROUGH: u32 = 128;
 
-/// Open this directory, though the store's tier under its former master was another one, whose disk is lost. Without it that is
-/// `NMC_ERR_MISMATCH`: what is removed from now on would come back when the former one is opened again.
+/// Open this directory although the store's tier under its former master had another one, whose disk is lost. Without
+/// this flag that is `NMC_ERR_MISMATCH`: what is removed from now on would come back when the former directory is
+/// opened again.
 pub const NMC_TIER_OTHER_DIRECTORY: u32 = 256;
 
-/// Write the list of every bucket a second time, into `<number>.meta`: it stands in for that of the bucket if that one cannot be read. For
-/// `NMC_TIER_BACKEND_BUCKET` only.
+/// Write the list of every bucket a second time, to `<number>.meta`, which is used if the list in the bucket cannot be
+/// read. `NMC_TIER_BACKEND_BUCKET` only.
 pub const NMC_TIER_META: u32 = 512;
 
-/// Many values a file. The default, and the fastest.
+/// Many values per file. The default, and the fastest.
 pub const NMC_TIER_BACKEND_BUCKET: u32 = 0;
-/// A file for every value, in folders of two levels: for those who want to see values as files.
+/// One file per value, in two levels of folders, for people who want to see values as files.
 pub const NMC_TIER_BACKEND_FILE: u32 = 1;
-/// One file, `kv_cache.data`, of `capacity_bytes`, which must be given, up to 1 TiB: no file is made or deleted while the tier runs.
+/// One file, `kv_cache.data`, of `capacity_bytes`, which must be set, up to 1 TiB. No file is created or deleted while
+/// the tier runs.
 pub const NMC_TIER_BACKEND_OFFSET: u32 = 2;
-/// Keeps nothing: what is written is gone. To measure what the rest costs.
+/// Keeps nothing: what is written is gone. For measuring what the rest costs.
 pub const NMC_TIER_BACKEND_NOOP: u32 = 3;
 
-/// Values are on disk, safe from a power loss.
+/// The values are on disk, safe from a power loss.
 pub const NMC_TIER_STORED: u32 = 1;
-/// Values were taken from the disk to make room, or by `nmc_tier_evict`. Those that are in memory are still there.
+/// The values were evicted from the disk, to make room or by `nmc_tier_evict`. Those that are in memory are still
+/// there.
 pub const NMC_TIER_EVICTED: u32 = 2;
 
-/// Told how far a recovery is: `done` of `total` buckets are read. Called on the thread that opens the tier; must not throw.
+/// Receives the progress of a recovery: `done` of `total` buckets have been read. Called on the thread that opens the
+/// tier; must not throw.
 pub type nmc_tier_progress_fn = Option<unsafe extern "C" fn(user: *mut c_void, done: u64, total: u64)>;
 
-/// Told how far a verification is: `done` of `total` values are read. Returns 0 to end it. Called on the calling thread; must not
-/// throw. It may call nmc functions, but not close this tier.
+/// Receives the progress of a verification: `done` of `total` values have been read. Returns 0 to end it. Called on the
+/// calling thread; must not throw. It may call nmc functions, but not close this tier.
 pub type nmc_tier_verify_fn = Option<unsafe extern "C" fn(user: *mut c_void, done: u64, total: u64) -> i32>;
 
-/// How a tier is opened. Start from `NMC_TIER_CONFIG_INIT` and set `directory`. In a number, 0 stands for the default.
+/// How a tier is opened. Start from `NMC_TIER_CONFIG_INIT` and set `directory`. A number that is 0 stands for the
+/// default.
 ///
-/// Three fields that are left open take their value from the environment: `heartbeat_ms` from
-/// `NMC_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS`, `capacity_bytes` from `NMC_BUCKET_MAX_TOTAL_SIZE`, and `NMC_TIER_NO_URING`, where it is
-/// not set, from `NMC_USE_URING`. If such a variable is not set or empty, the one with `MOONCAKE_` in the place of `NMC_` counts.
+/// Three settings that are left at their default come from the environment: `heartbeat_ms` from
+/// `NMC_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS`, `capacity_bytes` from `NMC_BUCKET_MAX_TOTAL_SIZE`, and
+/// `NMC_TIER_NO_URING`, if the flag is not set, from `NMC_USE_URING`. If such a variable is unset or empty, the one
+/// with `MOONCAKE_` in place of `NMC_` counts.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_tier_config_t {
@@ -78,74 +85,81 @@ pub struct nmc_tier_config_t {
     pub struct_size: u32,
     /// `NMC_ABI_VERSION` as the caller knows it.
     pub abi_version: u32,
-    /// Path of the directory. Its last part is made if it is not there, for this user alone. One process at a
+    /// Path of the directory. Its last component is created if it does not exist, for this user alone. One process at a
     /// time can own it.
     pub directory: nmc_slice_t,
-    /// Most values on disk; 0 for a million, or twice as many as are found there. Each takes up to 100 bytes of memory.
+    /// Most values on disk; 0 for 1,048,576, or twice as many as the directory has if that is more. Each takes up to
+    /// 100 bytes of memory.
     pub max_objects: u64,
-    /// Most bytes that the files take; 0 for the environment, or no limit but the file system's.
+    /// Most bytes that the files take; 0 for the environment's value, or no limit but the file system's.
     pub capacity_bytes: u64,
-    /// Bytes after which a bucket is complete and gets its name, up to 2^40; 0 for 256 MiB.
+    /// A bucket is complete, and gets its name, when it has this many bytes, up to 2^40; 0 for 256 MiB.
     pub bucket_bytes: u64,
-    /// Values after which it is; 0 for 500.
+    /// A bucket is also complete when it has this many values; 0 for 500.
     pub bucket_keys: u32,
-    /// Longest time between two looks for something to write, in ms; 0 for the environment, or 10 s. Under pressure it looks at once.
+    /// Longest time between two checks for something to write, in ms; 0 for the environment's value, or 10 s. Under
+    /// pressure it checks at once.
     pub heartbeat_ms: u32,
-    /// Most requests in flight for one call, up to 1,024; 0 for 32.
+    /// Most disk requests in flight for one call, up to 1,024; 0 for 32.
     pub depth: u32,
     /// 0, or `NMC_TIER_*` flags.
     pub flags: u32,
-    /// What goes when the file system, `capacity_bytes` or `max_objects` is used up: `NMC_EVICT_NONE`, `NMC_EVICT_FIFO` or `NMC_EVICT_LRU`. If `capacity_bytes` comes from
-    /// the environment, `NMC_EVICT_NONE` stands for FIFO.
+    /// What is evicted when the file system, `capacity_bytes` or `max_objects` is used up: `NMC_EVICT_NONE`,
+    /// `NMC_EVICT_FIFO` or `NMC_EVICT_LRU`. If `capacity_bytes` comes from the environment, `NMC_EVICT_NONE` stands for
+    /// FIFO.
     pub eviction: u32,
-    /// Reads from disk after which a value comes back into memory, into the heap of the rank that read it last: 1 for always, up to
-    /// 255; 0 for never. It comes in the background, and evicts others if memory is full.
+    /// After how many reads from disk a value comes back into memory, into the heap of the rank that read it last: 1
+    /// for always, up to 255; 0 for never. This happens in the background, and evicts other values if memory is full.
     pub promote_after: u32,
-    /// Only values that were read from memory in so many different milliseconds are written ahead of their eviction, up to 2^24 - 1; 0
-    /// for all. The store must evict by LRU or S3-FIFO.
+    /// Write a value ahead of its eviction only if it was read from memory in at least this many different
+    /// milliseconds, up to 2^24 - 1; 0 for all values. The store must evict by LRU or S3-FIFO.
     pub admit_reads: u32,
-    /// Only values with this priority or a higher one are, from 0 to 3.
+    /// Write a value ahead of its eviction only if it has this priority or a higher one, from 0 to 3.
     pub admit_priority: u32,
-    /// How values lie in the directory: `NMC_TIER_BACKEND_*`. A directory has the backend that it was made with; another one is
-    /// `NMC_ERR_MISMATCH`.
+    /// How values are laid out in the directory: `NMC_TIER_BACKEND_*`. A directory keeps the backend that it was
+    /// created with; opening it with another one is `NMC_ERR_MISMATCH`.
     pub backend: u32,
     /// Zero.
     pub reserved0: u32,
-    /// Most bytes of values a second that are written ahead; 0 for no limit. `nmc_tier_offload` is not held back.
+    /// Most bytes of values per second that are written ahead of eviction; 0 for no limit. Does not slow down
+    /// `nmc_tier_offload`.
     pub write_bytes_per_s: u64,
-    /// Told how far the recovery is, or NULL.
+    /// Receives the progress of the recovery, or NULL.
     pub progress: nmc_tier_progress_fn,
-    /// Passed to it.
+    /// Passed to `progress`.
     pub progress_user: *mut c_void,
     /// Zero.
     pub reserved: [u64; 4],
 }
 
-/// Values on disk to which the same happened at the same time. What it points to is valid during the call.
+/// Values on disk to which the same thing happened at the same time. What it points to is valid during the callback
+/// only.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_tier_event_t {
-    /// Size of this struct as the library knows it: what lies behind it is not there.
+    /// Size of this struct as the library knows it; there are no fields beyond that.
     pub struct_size: u32,
     /// `NMC_TIER_STORED` or `NMC_TIER_EVICTED`.
     pub what: u32,
-    /// How many values.
+    /// Number of values.
     pub n: usize,
-    /// Name of the namespace of each; empty for the one that a store begins with.
+    /// Name of each value's namespace; empty for the one that a store begins with.
     pub namespace_names: *const nmc_slice_t,
-    /// Their keys.
+    /// Key of each value.
     pub keys: *const nmc_slice_t,
-    /// Bytes of each.
+    /// Size of each value.
     pub bytes: *const u64,
-    /// Values of earlier events that nobody took in time: the oldest of 1,024 events make way.
+    /// Number of values in earlier events that were dropped because they were not taken in time. At most 1,024 events
+    /// with 65,536 values wait; beyond that, the oldest are dropped.
     pub lost: u64,
 }
 
-/// Gets an event. Returns 0 to leave the others for later. Called on the calling thread; must not throw. It may call nmc functions,
-/// but not close this tier.
+/// Receives an event. Returns 0 to leave the others for later. Called on the calling thread; must not throw. It may
+/// call nmc functions, but not close this tier.
 pub type nmc_tier_event_fn = Option<unsafe extern "C" fn(user: *mut c_void, event: *const nmc_tier_event_t) -> i32>;
 
-/// A tier in numbers: those of its owner since it was opened, unless said otherwise. Start from `NMC_TIER_STATS_INIT`.
+/// Counters of a tier: those of its owner since it was opened, unless a field says otherwise. Start from
+/// `NMC_TIER_STATS_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_tier_stats_t {
@@ -153,62 +167,64 @@ pub struct nmc_tier_stats_t {
     pub struct_size: u32,
     /// 1 if this process owns the tier.
     pub owner: u32,
-    /// Values that can be read from disk now; those of a namespace that was emptied are counted until the owner has passed them.
+    /// Values that can be read from disk now. Those of a namespace that was emptied count until the owner has got to
+    /// them.
     pub objects: u64,
-    /// Their bytes.
+    /// Bytes of these values.
     pub bytes: u64,
     /// Most values that the index has room for.
     pub max_objects: u64,
     /// Bytes that the files take now.
     pub file_bytes: u64,
-    /// Buckets there are now.
+    /// Buckets that exist now.
     pub buckets: u64,
     /// Bytes of memory that the index takes.
     pub index_bytes: u64,
     /// Values written.
     pub written_objects: u64,
-    /// Their bytes.
+    /// Bytes of the values written.
     pub written_bytes: u64,
     /// Buckets written.
     pub written_buckets: u64,
-    /// Values that left memory when the disk had them.
+    /// Values that memory evicted when they were on disk.
     pub evicted_clean: u64,
-    /// Values that left memory when the disk did not have them: these are lost.
+    /// Values that memory evicted when they were not on disk: these are lost.
     pub evicted_dirty: u64,
-    /// Times that something could not be kept on disk, because the file system, `capacity_bytes` or `max_objects` was used up.
+    /// How often something could not be kept on disk because the file system, `capacity_bytes` or `max_objects` was
+    /// used up.
     pub full: u64,
-    /// Values that could not be read, and ended.
+    /// Values that were found damaged, and given up.
     pub corrupt: u64,
     /// Writes and syncs that failed.
     pub errors: u64,
     /// 1 if offloading is paused (`nmc_tier_pause`).
     pub paused: u64,
-    /// 1 if the disk refuses to be written: reads go on, offloading has stopped, and removals are done in memory and return
-    /// `NMC_ERR_IO`.
+    /// 1 if the disk refuses to be written. Reads go on, offloading has stopped, and removals take effect in memory and
+    /// return `NMC_ERR_IO`.
     pub degraded: u64,
     /// Values that the recovery found.
     pub recovered_objects: u64,
-    /// Buckets that it read.
+    /// Buckets that the recovery read.
     pub recovered_buckets: u64,
-    /// How long it took, in ns.
+    /// How long the recovery took, in ns.
     pub recovery_ns: u64,
-    /// Values that it found removed or damaged, or had no room for in the index.
+    /// Values that the recovery found removed or damaged, or that the index had no room for.
     pub recovered_dead: u64,
     /// Values that this process has read from disk.
     pub read_objects: u64,
-    /// Their bytes.
+    /// Bytes of the values that this process has read from disk.
     pub read_bytes: u64,
-    /// Values that were taken from the disk to make room, or by `nmc_tier_evict`.
+    /// Values that were evicted from the disk, to make room or by `nmc_tier_evict`.
     pub evicted: u64,
     /// Values that came back into memory because they were read often (`promote_after`).
     pub promoted: u64,
-    /// Buckets whose list could not be read when the tier was opened: their values are not found.
+    /// Buckets whose list could not be read when the tier was opened. Their values are not found.
     pub torn: u64,
-    /// Bytes of dead values whose space comes back only when all of their bucket is dead.
+    /// Bytes of dead values whose space becomes free only when their whole bucket is dead.
     pub dead_bytes: u64,
 }
 
-/// What a verification found. Start from `NMC_TIER_VERIFIED_INIT`.
+/// Result of a verification. Start from `NMC_TIER_VERIFIED_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_tier_verified_t {
@@ -216,13 +232,13 @@ pub struct nmc_tier_verified_t {
     pub struct_size: u32,
     /// Zero.
     pub reserved: u32,
-    /// Values that are right.
+    /// Values that are intact.
     pub objects: u64,
-    /// Their bytes.
+    /// Bytes of the intact values.
     pub bytes: u64,
-    /// Values that are not: they ended.
+    /// Values that are damaged, and were given up.
     pub corrupt: u64,
-    /// Values that could not be read, for another reason: they stay.
+    /// Values that could not be read for another reason. They stay.
     pub unreadable: u64,
 }
 
@@ -230,26 +246,26 @@ pub struct nmc_tier_verified_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_tier_entry_t {
-    /// Size of this struct as the library knows it: what lies behind it is not there.
+    /// Size of this struct as the library knows it; there are no fields beyond that.
     pub struct_size: u32,
     /// Zero.
     pub reserved: u32,
-    /// Name of its namespace; empty for the one that a store begins with.
+    /// Name of the value's namespace; empty for the one that a store begins with.
     pub namespace_name: nmc_slice_t,
-    /// Its key.
+    /// Key of the value.
     pub key: nmc_slice_t,
     /// Bytes of the value.
     pub bytes: u64,
-    /// Epoch of the object: another object with the same key has another one.
+    /// Epoch of the object; another object with the same key has another one.
     pub epoch: u64,
-    /// Number of the bucket that it lies in.
+    /// Number of the bucket that has the value.
     pub bucket: u64,
-    /// Where it begins there, in blocks of 4 KiB.
+    /// Where the value's record begins in the bucket, in blocks of 4 KiB.
     pub block: u64,
 }
 
-/// Gets a value that is on disk; `entry` and what it points to are valid during the call. Returns 0 to end the scan. Called on the
-/// calling thread; must not throw. It may call nmc functions, but not close this tier.
+/// Receives a value that is on disk; `entry` and what it points to are valid during the call only. Returns 0 to end the
+/// scan. Called on the calling thread; must not throw. It may call nmc functions, but not close this tier.
 pub type nmc_tier_scan_fn = Option<unsafe extern "C" fn(user: *mut c_void, entry: *const nmc_tier_entry_t) -> i32>;
 
 // SAFETY: repr(C), begins with the two u32, integers and pointers only (any bits are a valid Option of a function pointer that is

@@ -45,17 +45,16 @@ fn rank_u32(rank: i32) -> Result<u32> {
     }
 }
 
-/// Joins a world as one rank and stores a handle in `*out_world`. Returns when all ranks have joined, or as many as
-/// `min_ranks` says. If the world exists already and the rank is free, it takes its place: that of a former holder who is gone
-/// (it then finds the heap as it was left, unless one of them lends its memory), or one that nobody has had. Processes may
-/// start in any order.
+/// Joins a world as one rank and stores a handle in `*out_world`. Destroy it with `nmc_world_destroy`. Returns when all
+/// ranks have joined, or as many as `min_ranks` says. If the world exists already and the rank is free, the process
+/// takes that rank: one whose former holder is gone (it then finds the heap as it was left, unless one of the two lends
+/// its memory), or one that was never taken. Processes may start in any order.
 ///
 /// Blocks up to `join_timeout_ms`. Thread-safe: several threads of one process may join as different ranks. Not
-/// graph-safe. The handle is destroyed with `nmc_world_destroy`.
-/// Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`, `NMC_ERR_TIMEOUT` (the message names the ranks that are
-/// missing), `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_EXISTS` (rank or device rank is taken),
-/// `NMC_ERR_PERMISSION`, `NMC_ERR_PROTOCOL`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED`,
-/// `NMC_ERR_OS`, `NMC_ERR_CUDA`, `NMC_ERR_FORKED`.
+/// graph-safe. Statuses: `NMC_ERR_INVALID_ARG`, `NMC_ERR_VERSION`, `NMC_ERR_TIMEOUT` (the message names the ranks that
+/// are missing), `NMC_ERR_MISMATCH` (names both values), `NMC_ERR_EXISTS` (rank or device rank is taken),
+/// `NMC_ERR_PERMISSION`, `NMC_ERR_PROTOCOL`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_LIMIT`, `NMC_ERR_UNSUPPORTED`, `NMC_ERR_OS`,
+/// `NMC_ERR_CUDA`, `NMC_ERR_FORKED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_world_join(
     config: *const nmc_world_config_t,
@@ -110,9 +109,10 @@ pub unsafe extern "C" fn nmc_world_join_ranks(
     })
 }
 
-/// Makes a world of `config->world_size` ranks inside this process, without socket, files or threads, and stores
-/// all handles in `out_worlds`. `name`, `dir`, `rank`, `device_rank`, `min_ranks`, `master` and the timeouts are not looked at.
-/// If `config` cannot be read `out_worlds` stays as it is, for nobody knows how long it is.
+/// Creates a world of `config->world_size` ranks inside this process, without socket, files or threads, and stores all
+/// handles in `out_worlds`. `name`, `dir`, `rank`, `device_rank`, `min_ranks`, `master` and the timeouts are ignored.
+/// If `config` cannot be read, `out_worlds` stays as it is, because its length is unknown.
+///
 /// Takes as long as reserving the memory does. Thread-safe. Not graph-safe. Statuses as for `nmc_world_join`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_world_create_local(
@@ -432,16 +432,16 @@ pub extern "C" fn nmc_world_write_word_async(
 }
 
 /// Waits until all ranks have called it. For start-up, tests and tools, not for hot paths. After an error the same
-/// barrier is still open, and the next call continues to wait for it: also together with a process that has taken
-/// the place of a dead rank. After a barrier all ranks know the same holders of all ranks.
+/// barrier is still open, and the next call continues to wait for it: also together with a process that has taken the
+/// place of a dead rank. After a barrier all ranks know the same holders of all ranks.
 ///
-/// A rank that nobody has taken yet is not waited for. One that joins while a barrier is open takes part in it, or finds it
-/// passed: its own count begins where that of the others is.
+/// A rank that was never taken is not waited for. A rank that joins while a barrier is open takes part in it, or finds
+/// it passed: its own count begins where that of the others is.
 ///
-/// Blocks up to `timeout_ms` (-1 for 30 s). One thread per handle at a time. Not graph-safe.
-/// Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST`
-/// (names the rank), `NMC_ERR_CANCELLED` (the rank has left, aborted or is being destroyed), `NMC_ERR_BUSY` (another
-/// thread is in it).
+/// Blocks up to `timeout_ms` (-1 for 30 s). One thread per handle at a time. Not graph-safe. Statuses:
+/// `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_TIMEOUT`, `NMC_ERR_PEER_LOST` (names the
+/// rank), `NMC_ERR_CANCELLED` (the rank has left, aborted or is being destroyed), `NMC_ERR_BUSY` (another thread is in
+/// it).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_world_barrier(world: *const nmc_world_t, timeout_ms: i64) -> nmc_status_t {
     guard(|| with(world, |world| world.barrier(&Deadline::from_ms(timeout_ms, DEFAULT_MS)?)))

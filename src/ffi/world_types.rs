@@ -15,7 +15,7 @@ pub const NMC_HEAP_HOST: u32 = 1;
 /// Heaps in the memory of a CUDA device.
 pub const NMC_HEAP_CUDA: u32 = 2;
 
-/// Use huge pages for a host heap if there are any; `nmc_world_info_t.heap_flags` tells whether there were.
+/// Use huge pages for a host heap if there are any; `nmc_world_info_t.heap_flags` says whether there were.
 pub const NMC_HEAP_HUGE_PAGES: u32 = 1;
 /// Fault host heaps in while joining, so that the first access to a page costs what every other does: the own heap, and in
 /// this process those of all ranks that are there. It takes about a second per 4 GiB, and counts towards `join_timeout_ms`.
@@ -33,12 +33,12 @@ pub const NMC_IMPORT_CUDA_PTR: u32 = 3;
 /// `fd`: a VMM allocation exported with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
 pub const NMC_IMPORT_CUDA_FD: u32 = 4;
 
-/// The master runs in the process of rank 0 (with automatic ranks: of whoever comes first).
+/// The master runs in the process of rank 0 (with automatic ranks: of the first process that comes).
 pub const NMC_MASTER_RANK0: u32 = 0;
 /// The master runs elsewhere: `nmc_master_start` in another process, or `nmc master`.
 pub const NMC_MASTER_EXTERNAL: u32 = 1;
 
-/// Nobody has taken the rank yet.
+/// The rank has not been taken yet.
 pub const NMC_RANK_ABSENT: u32 = 0;
 /// A process holds the rank.
 pub const NMC_RANK_ALIVE: u32 = 1;
@@ -49,9 +49,9 @@ pub const NMC_RANK_GONE: u32 = 3;
 /// The process left in order. The rank can be taken again.
 pub const NMC_RANK_LEFT: u32 = 4;
 
-/// Memory of the engine that is to be used instead of memory of the library. It stays the engine's, and must stay
-/// valid until the world is destroyed in every process. It must be writable, and is lent to one heap at a time: neither is looked at where it is
-/// given by address.
+/// Memory of the engine that is to be used instead of memory of the library. It stays the engine's, and must stay valid
+/// until the world is destroyed in every process. It must be writable, and may be lent to only one heap at a time;
+/// neither is checked for memory given by address.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_memory_t {
@@ -105,9 +105,9 @@ pub struct nmc_world_config_t {
     pub drain_ms: i32,
     /// CPU to which the library's threads are bound; -1 for none.
     pub service_cpu: i32,
-    /// How many ranks must be there for a join to complete; 0 for all. If it is less than `world_size`, the others may come
-    /// later, or never: until then they are `NMC_RANK_ABSENT` and have no heap. Somebody must run the master: with
-    /// `NMC_MASTER_RANK0`, rank 0 is one of those who come first.
+    /// How many ranks must be there for a join to complete; 0 for all. If it is less than `world_size`, the others may
+    /// come later, or never: until then they are `NMC_RANK_ABSENT` and have no heap. The master must run: with
+    /// `NMC_MASTER_RANK0`, rank 0 must be among the first.
     pub min_ranks: u32,
     /// Zero.
     pub reserved0: u32,

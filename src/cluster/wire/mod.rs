@@ -1,6 +1,6 @@
 //! The protocol between clients, nodes and masters: frames of a head and a message, and for some messages a value whose bytes
 //! follow. A head is checked whole before anything is allocated for what it announces; a message is never longer than
-//! [`MAX_MESSAGE`]. What is sent is written down in `docs/protocol.md`, what it is for in `docs/cluster.md`.
+//! [`MAX_MESSAGE`]. What is sent is written down in `docs/protocol.md`, what it is for in `docs/cluster-inside.md`.
 
 mod fields;
 pub mod messages;
