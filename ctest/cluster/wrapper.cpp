@@ -39,6 +39,93 @@ void configs() {
   CHECK(nmc::Replicate().c().locations == nullptr && nmc::Replicate().c().copies == 1);
 }
 
+// Lists that are not one entry for each key: nothing is submitted, nothing beside them is written, and the message has the numbers.
+template <class Client, class Calls>
+void lists(Client& client) {
+  promise("a_list_that_is_not_one_entry_for_each_key_is_refused_before_anything_is_submitted");
+  const auto wait = std::chrono::milliseconds(-1);
+  const std::vector<uint32_t> words = {1, 2, 3};
+  const std::vector<nmc::Bytes> values(3, nmc::Bytes(words));
+  const std::vector<std::vector<nmc::Bytes>> pieces(3, {nmc::Bytes(words), nmc::Bytes(words)});
+  std::vector<std::vector<uint32_t>> rooms(6, std::vector<uint32_t>(3));
+  const std::vector<nmc::MutableBytes> to(rooms.begin(), rooms.begin() + 3);
+  std::vector<std::vector<nmc::MutableBytes>> into(3);
+  for (size_t i = 0; i < 6; ++i) into[i / 2].emplace_back(rooms[i]);
+  const std::vector<std::string> names = {"l/0", "l/1", "l/2"};
+  const std::vector<nmc::Key> keys = nmc::all_keys(names);
+  Calls calls(client);
+  for (const size_t n : {size_t{1}, size_t{2}, size_t{4}}) {
+    std::vector<nmc_status_t> few(n, 7);
+    std::vector<uint64_t> small(n, 7), right(3, 7);
+    CHECK(STATUS(client.submit_put_batch(keys, values, 1, few)) == NMC_ERR_INVALID_ARG);
+    CHECK(STATUS(client.submit_put_slices_batch(keys, pieces, 1, few)) == NMC_ERR_INVALID_ARG);
+    CHECK(STATUS(client.submit_get_batch(keys, to, 1, small)) == NMC_ERR_INVALID_ARG);
+    CHECK(STATUS(client.submit_get_batch(keys, to, 1, right, few)) == NMC_ERR_INVALID_ARG);
+    CHECK(STATUS(client.submit_get_slices_batch(keys, into, 1, small)) == NMC_ERR_INVALID_ARG);
+    CHECK(STATUS(client.submit_get_slices_batch(keys, into, 1, {}, few)) == NMC_ERR_INVALID_ARG);
+    CHECK(STATUS(client.submit_remove_batch(keys, 1, few)) == NMC_ERR_INVALID_ARG);
+    CHECK(STATUS(calls.put_batch(keys, values, few)) == NMC_ERR_INVALID_ARG && STATUS(calls.put_slices_batch(keys, pieces, few)) == NMC_ERR_INVALID_ARG);
+    CHECK(STATUS(calls.get_batch(keys, to, small)) == NMC_ERR_INVALID_ARG && STATUS(calls.get_batch(keys, to, {}, few)) == NMC_ERR_INVALID_ARG);
+    CHECK(STATUS(calls.get_slices_batch(keys, into, small)) == NMC_ERR_INVALID_ARG && STATUS(calls.get_slices_batch(keys, into, right, few)) == NMC_ERR_INVALID_ARG);
+    CHECK(STATUS(calls.remove_batch(keys, few)) == NMC_ERR_INVALID_ARG && calls.under_way() == 0);
+    CHECK(few == std::vector<nmc_status_t>(n, 7) && small == std::vector<uint64_t>(n, 7) && right == std::vector<uint64_t>(3, 7));
+  }
+  nmc_status_t two[2];
+  const nmc::Result<void> told = client.nothrow()->submit_remove_batch(keys, 1, two);
+  CHECK(told.message() == "2 statuses for 3 keys: give one for each, or none");
+  CHECK(client.nothrow()->submit_put_batch(keys, {words}, 1).message() == "1 values for 3 keys: give one for each");
+  CHECK(STATUS(calls.put_batch(keys, {words})) == NMC_ERR_INVALID_ARG && STATUS(calls.get_slices_batch(keys, {})) == NMC_ERR_INVALID_ARG);
+  CHECK(value_of(client.completions(wait)).empty() && !value_of(client.exists("l/0")));
+
+  promise("values_of_a_submitted_batch_may_lie_in_pieces");
+  const std::string head(100000, 'h'), tail = "tail";
+  std::string first_half(100000, ' '), second_half(4, ' '), other(4, ' ');
+  std::vector<nmc_status_t> statuses(2, 7);
+  std::vector<uint64_t> sizes(2, 7);
+  CHECK(WORKS(client.submit_put_slices_batch({"p/0", "p/1"}, {{head, tail}, {tail}}, 1, statuses)));
+  CHECK(value_of(client.completions(wait)).at(0).status == NMC_OK && statuses == std::vector<nmc_status_t>(2, NMC_OK));
+  CHECK(value_of(client.get("p/0")).text() == head + tail && value_of(client.get("p/1")).text() == tail);
+  CHECK(WORKS(client.submit_get_slices_batch({"p/0", "none"}, {{first_half, second_half}, {other}}, 2, sizes, statuses)));
+  CHECK(value_of(client.completions(wait)).at(0).status == NMC_ERR_NOT_FOUND && first_half == head && second_half == tail);
+  CHECK(sizes[0] == 100004 && statuses == (std::vector<nmc_status_t>{NMC_OK, NMC_ERR_NOT_FOUND}));
+
+  promise("calls_have_batches_too");
+  statuses.assign(2, 7);
+  CHECK(WORKS(calls.put_batch({"q/0", "q/1"}, {head, tail}, statuses)) && calls.under_way() == 1);
+  CHECK(value_of(calls.wait()).at(0).status == NMC_OK && statuses == std::vector<nmc_status_t>(2, NMC_OK) && calls.under_way() == 0);
+  statuses.assign(2, 7);
+  CHECK(WORKS(calls.put_slices_batch({"q/2", "q/0"}, {{tail, head}, {tail}}, statuses, nmc::Replicate().copies(1))));
+  CHECK(value_of(calls.wait()).at(0).status == NMC_ERR_EXISTS && statuses == (std::vector<nmc_status_t>{NMC_OK, NMC_ERR_EXISTS}));
+  first_half.assign(100000, ' '), second_half.assign(4, ' '), sizes.assign(2, 7);
+  CHECK(WORKS(calls.get_batch({"q/0", "q/1"}, {nmc::MutableBytes(first_half), nmc::MutableBytes(second_half)}, sizes)));
+  CHECK(value_of(calls.wait()).at(0).status == NMC_OK && first_half == head && second_half == tail && sizes == (std::vector<uint64_t>{100000, 4}));
+  first_half.assign(100000, ' '), second_half.assign(4, ' ');
+  CHECK(WORKS(calls.get_slices_batch({"q/2"}, {{second_half, first_half}})));
+  CHECK(value_of(calls.wait()).at(0).status == NMC_OK && first_half == head && second_half == tail);
+  CHECK(WORKS(calls.remove_batch({"q/0", "none"}, statuses)) && value_of(calls.wait()).at(0).status == NMC_ERR_NOT_FOUND);
+  CHECK(statuses == (std::vector<nmc_status_t>{NMC_OK, NMC_ERR_NOT_FOUND}));
+  CHECK(WORKS(calls.remove_batch({"q/1", "q/2"}, {}, NMC_REMOVE_ASYNC)) && value_of(calls.wait()).at(0).status == NMC_OK);
+  CHECK(STATUS(calls.remove_batch({"q/1"}, {}, 1u << 31)) == NMC_ERR_INVALID_ARG && calls.under_way() == 0);
+
+  promise("what_a_batch_borrows_is_the_programs_again_when_its_calls_are_gone");
+  {
+    std::vector<nmc_status_t> mine(3, 7);
+    std::vector<uint64_t> counted(3, 7);
+    std::vector<std::string> large(3, std::string(1 << 20, 'l')), back(3, std::string(1 << 20, ' '));
+    {
+      Calls made(client);
+      CHECK(WORKS(made.put_batch(keys, nmc::all_bytes(large), mine)));
+    }
+    large.clear(), mine.assign(3, 7);
+    {
+      Calls made(client);
+      CHECK(WORKS(made.get_batch(keys, std::vector<nmc::MutableBytes>(back.begin(), back.end()), counted, mine)) && made.under_way() == 1);
+    }
+  }
+  CHECK(value_of(client.completions(wait)).empty());
+  CHECK(client.remove_batch({"l/0", "l/1", "l/2", "p/0", "p/1"}).items.size() == 5);
+}
+
 template <class Store, class Client, class Calls>
 void calls(const Master& master) {
   const auto config = nmc::ClientConfig(master.address()).timeout(std::chrono::seconds(20));
@@ -115,6 +202,7 @@ void calls(const Master& master) {
   CHECK(got.status() == NMC_ERR_NOT_FOUND && got.items[2] == NMC_OK && got.items[3] == NMC_ERR_NOT_FOUND);
   CHECK(got.values == (std::vector<uint64_t>{4, 3, 100000, 0}) && buffers[1].substr(0, 4) == "one " && buffers[2] == values[2]);
   CHECK(value_of(client.exists_batch({"b/1", "none"})) == (std::vector<nmc_status_t>{NMC_OK, NMC_ERR_NOT_FOUND}));
+  CHECK(STATUS(client.exists_batch({"b/1", ""})) == NMC_ERR_INVALID_ARG && STATUS(Client().exists_batch({"b/1"})) == NMC_ERR_BAD_HANDLE);
 
   promise("what_is_said_about_a_value_is_told");
   const std::string said = "said";
@@ -185,6 +273,8 @@ void calls(const Master& master) {
     CHECK(made.under_way() == 2);
   }
   CHECK(value_of(client.completions(std::chrono::milliseconds(-1))).empty());
+
+  lists<Client, Calls>(client);
 
   promise("what_is_removed_is_gone");
   CHECK(value_of(client.remove("a")) == nmc::Removed::everywhere && !value_of(first.exists("a")));

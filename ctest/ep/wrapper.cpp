@@ -198,6 +198,43 @@ struct Layer {
   }
 };
 
+template <class Mode>
+void sizes() {
+  promise("a container with less than the tokens of a step have is refused before anything is sent");
+  Layer<Mode> layer;
+  Rank<int64_t>& rank = layer.rank;
+  nmc::BasicEp<Mode>& ep = layer.ep;
+  const std::vector<Row> two(kTokens - 1);
+  const std::vector<int64_t> five(kTokens * kTopK - 1);
+  const std::vector<float> short_weights(kTokens * kTopK - 1);
+  const auto refuses = [&](const nmc::EpTokens& tokens) {
+    CHECK(STATUS(ep.dispatch(tokens)) == NMC_ERR_INVALID_ARG && STATUS(ep.dispatch_send(tokens)) == NMC_ERR_INVALID_ARG);
+    CHECK(STATUS(ep.moe_forward(tokens, layer.moe())) == NMC_ERR_INVALID_ARG);
+    CHECK(STATUS(ep.moe_forward(tokens, layer.moe(), [](const nmc_ep_gemm_t&, void*) {})) == NMC_ERR_INVALID_ARG);
+    CHECK(!ep.nothrow()->dispatch(tokens).ok());
+  };
+  refuses(nmc::EpTokens(two, rank.idx, rank.weights, kTokens));
+  refuses(nmc::EpTokens(rank.x, five, rank.weights, kTokens));
+  refuses(nmc::EpTokens(rank.x, rank.idx, short_weights, kTokens));
+  refuses(nmc::EpTokens(nmc::span<const Row>(two), rank.idx, rank.weights, kTokens));
+  CHECK(ep.nothrow()->dispatch(nmc::EpTokens(two, rank.idx, rank.weights, 3)).message() == "x has 64 bytes; 3 tokens have 96");
+  std::vector<Row> less_out(kTokens - 1), less_w13(kExperts * 2 * kInner - 1), less_w2(kExperts * kInner - 1);
+  const nmc::EpTokens tokens = rank.tokens(0);
+  CHECK(STATUS(ep.moe_forward(tokens, layer.moe().out(less_out))) == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(ep.moe_forward(tokens, layer.moe().weights(less_w13, layer.w2))) == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(ep.moe_forward(tokens, layer.moe().weights(layer.w13, less_w2))) == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(ep.moe_forward(tokens, layer.moe().workspace(nmc::span<std::byte>()))) == NMC_ERR_INVALID_ARG);
+
+  promise("what is large enough, or of nobody knows what size, is taken");
+  std::vector<Row> more(2 * kTokens);
+  CHECK(WORKS(ep.moe_forward(tokens, layer.moe().out(more).workspace(layer.workspace))));
+  CHECK(WORKS(ep.moe_forward(nmc::EpTokens(rank.x.data(), rank.idx.data(), rank.weights.data(), kTokens), layer.moe().out(more.data()))));
+  CHECK(WORKS(ep.moe_forward(tokens, layer.moe().weights(less_w13, less_w2), [](const nmc_ep_gemm_t&, void*) {})));  // the callable knows its own
+  const int32_t count = 2;  // in place of what the tokens say
+  CHECK(WORKS(ep.moe_forward(nmc::EpTokens(two, rank.idx, rank.weights, kTokens).count_at(&count), layer.moe().out(less_out))));
+  CHECK(layer.moe().workspace(layer.workspace).c().workspace_bytes == layer.workspace.size() * 256);
+}
+
 int32_t fails(const nmc_ep_gemm_t&, void*) { return NMC_ERR_NO_SPACE; }
 
 template <class Mode>
@@ -237,6 +274,7 @@ void cases(const char* form) {
   steps<Mode, int32_t>("steps with 32-bit expert numbers");
   steps<Mode, int64_t>("steps with 64-bit expert numbers");
   refused<Mode>();
+  sizes<Mode>();
   call_groups<Mode>();
   forward<Mode>();
 }

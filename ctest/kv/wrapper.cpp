@@ -314,6 +314,14 @@ void copies() {
   CHECK(WORKS(cache.copy_blocks({nmc::kv_copy(1, 0)})) && WORKS(cache.copy_blocks({nmc::kv_copy(3, 2), nmc::kv_copy(1, 0)})));
   CHECK(WORKS(cache.gather(even, again.data(), bytes)) && std::equal(again.begin(), again.begin() + 10, &packed[block]));
   CHECK(STATUS(cache.gather(odd, packed.data(), 1)) == NMC_ERR_TOO_SMALL);
+  std::fill(again.begin(), again.end(), 0.0f);
+  CHECK(WORKS(cache.gather(even, again)) && again[0] == packed[block] && WORKS(cache.scatter(odd, again, nullptr, 0)));
+  CHECK(WORKS(cache.gather(odd, {packed.data(), bytes}, nullptr, NMC_KV_GROUPS_ALL)) && packed == again);
+  std::vector<float> short_room(2 * block - 1);
+  CHECK(STATUS(cache.gather(odd, short_room)) == NMC_ERR_TOO_SMALL && STATUS(cache.scatter(odd, short_room)) == NMC_ERR_TOO_SMALL);
+  CHECK(STATUS(cache.scatter(odd, nmc::span<const float>(packed.data(), block))) == NMC_ERR_TOO_SMALL);
+  const nmc_kv_group_t placed = layers().memory(packed).c(), again_placed = layers().memory(packed.data(), bytes).c();
+  CHECK(placed.memory == packed.data() && placed.memory_bytes == bytes && again_placed.memory == placed.memory && again_placed.memory_bytes == bytes);
   CHECK(STATUS(cache.scatter({even, 1}, packed.data(), 1)) == NMC_ERR_TOO_SMALL);
   CHECK(STATUS(cache.copy_blocks(std::vector<nmc_kv_copy_t>(2, nmc::kv_copy(1, 0)))) == NMC_ERR_INVALID_ARG);
 }

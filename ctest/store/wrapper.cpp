@@ -52,6 +52,11 @@ void configs() {
   int lent = 0;
   CHECK(nmc::StoreConfig().lend_host_ptr(&lent).c().heap_import.ptr == &lent && nmc::StoreConfig().lend_host_fd(5).c().heap_import.fd == 5);
   CHECK(nmc::StoreConfig().lend_cuda_ptr(&lent).c().heap_import.kind == NMC_IMPORT_CUDA_PTR);
+  std::vector<uint64_t> all(5);
+  const nmc_store_config_t whole = nmc::StoreConfig().heap_offset(8).lend_host_ptr(all).c();
+  CHECK(whole.heap_import.kind == NMC_IMPORT_HOST_PTR && whole.heap_import.ptr == all.data() && whole.heap_bytes == 40 && whole.heap_offset == 0);
+  const nmc_store_config_t device = nmc::StoreConfig().lend_cuda_ptr({all.data(), 16}).c();
+  CHECK(device.heap_import.kind == NMC_IMPORT_CUDA_PTR && device.heap_import.ptr == all.data() && device.heap_bytes == 16);
   CHECK(nmc::StoreConfig().lend_cuda_fd(6).c().heap_import.kind == NMC_IMPORT_CUDA_FD && c.heap_import.kind == NMC_IMPORT_NONE);
   CHECK(c.call_timeout_ms == 14 && nmc::StoreConfig().checksums().checksums(false).c().flags == 0);
   CHECK(STATUS(nmc::nothrow::Store::embedded(small().watchdog(std::chrono::hours(24 * 365)))) == NMC_ERR_INVALID_ARG);
@@ -123,6 +128,18 @@ void reads_and_writes() {
   CHECK(value_of(store.get_slices("s", 0, {left, right})) == 10 && left + right == "one vvvvvv");
   std::string grid(30, '.');
   CHECK(value_of(store.get_strided("k", 0, grid.data(), 3, 2, 10)) == 6 && grid == "vv........vv........vv........");
+  // Of memory whose size is known, rows that it has not are refused; the last one ends before the next would begin.
+  grid.assign(22, '.');
+  CHECK(value_of(store.get_strided("k", 0, grid, 3, 2, 10)) == 6 && grid == "vv........vv........vv");
+  grid.assign(21, '.');
+  CHECK(STATUS(store.get_strided("k", 0, grid, 3, 2, 10)) == NMC_ERR_INVALID_ARG && grid == std::string(21, '.'));
+  CHECK(STATUS(store.get_strided("k", 0, grid, 1, 22, 0)) == NMC_ERR_INVALID_ARG && STATUS(store.get_strided("k", 0, grid, SIZE_MAX, 2, 2)) == NMC_ERR_INVALID_ARG);
+  CHECK(STATUS(store.get_strided("k", 0, nmc::MutableBytes(), 1, 1, 1)) == NMC_ERR_INVALID_ARG && value_of(store.get_strided("k", 0, nmc::MutableBytes(), 9, 0, 0)) == 0);
+  CHECK(WORKS(store.put_strided("rows 2", nmc::Bytes(value.data(), 9100), 10, 100, 1000)) && value_of(store.size("rows 2")) == 1000);
+  CHECK(STATUS(store.put_strided("rows 3", nmc::Bytes(value.data(), 9099), 10, 100, 1000)) == NMC_ERR_INVALID_ARG && !value_of(store.exists("rows 3")));
+  CHECK(WORKS(store.put_strided("rows 3", numbers, 1, 12, 0)) && STATUS(store.put_strided("rows 4", value, 2, 10000, SIZE_MAX)) == NMC_ERR_INVALID_ARG);
+  CHECK(store.nothrow()->put_strided("rows 4", numbers, 4, 4, 4).message() == "12 bytes have no room for 4 rows of 4 bytes, 4 bytes apart");
+  CHECK(value_of(store.remove("rows 2")) && value_of(store.remove("rows 3")));
   CHECK(value_of(store.exists("k")) && !value_of(store.exists("none")));
   CHECK(value_of(store.state("none")) == nmc::ObjectState::absent);
   CHECK(value_of(store.location("k"))->bytes_total == 10000);

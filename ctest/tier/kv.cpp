@@ -119,7 +119,7 @@ void all() {
     promise("brought back before it is needed, it does not read the disk");
     std::vector<std::string> keys;
     s.tier.scan([&](const nmc::TierEntry& entry) { return keys.emplace_back(entry.key), true; });
-    for (nmc_status_t status : s.tier.prefetch(nmc::all_keys(keys))) CHECK(status == NMC_OK);
+    CHECK(s.tier.prefetch(nmc::all_keys(keys)).ok());
     const uint64_t before = s.tier.stats().read_objects;
     CHECK(s.fetch(3, tokens, NMC_KV_ONBOARD_ALL) == tokens.size());
     CHECK(s.tier.stats().read_objects == before);

@@ -116,10 +116,15 @@ void calls() {
   CHECK(value_of(tier.verify([&](uint64_t, uint64_t) { return ++calls, true; })).corrupt == 0 && calls > 0);
 
   promise("values_are_brought_back_evicted_and_told_of");
-  const std::vector<nmc_status_t> came = value_of(tier.prefetch({"a", "none", "b"}));
-  CHECK(came == (std::vector<nmc_status_t>{NMC_OK, NMC_ERR_NOT_FOUND, NMC_OK}));
+  const nmc::Batch came = tier.prefetch({"a", "none", "b"});
+  CHECK(came.items == (std::vector<nmc_status_t>{NMC_OK, NMC_ERR_NOT_FOUND, NMC_OK}) && came.status() == NMC_ERR_NOT_FOUND);
   CHECK(value_of(store.state("a")) == nmc::ObjectState::ready && value_of(store.state("c")) == nmc::ObjectState::on_disk);
-  CHECK(value_of(tier.prefetch({})).empty());
+  CHECK(tier.prefetch({"a", "b"}).ok() && tier.prefetch({}).ok() && tier.prefetch({}).items.empty());
+
+  promise("what_refuses_a_prefetch_as_a_whole_is_told_of_every_item");
+  const nmc::Batch refused = tier.prefetch(nmc::Many<nmc::Key>(nmc::span<const nmc::Key>(static_cast<const nmc::Key*>(nullptr), 2)));
+  CHECK(refused.items == std::vector<nmc_status_t>(2, NMC_ERR_INVALID_ARG) && refused.status() == NMC_ERR_INVALID_ARG && !refused.message().empty());
+  CHECK(Tier().prefetch({"a"}).items == std::vector<nmc_status_t>(1, NMC_ERR_BAD_HANDLE) && Tier().prefetch({}).status() == NMC_ERR_BAD_HANDLE);
   {
     auto staged = value_of(tier.stage({"a", "none", "c"}));
     CHECK(staged.size() == 3 && staged.status(0) == NMC_OK && staged.status(1) == NMC_ERR_NOT_FOUND && staged[1].empty());

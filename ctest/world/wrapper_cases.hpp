@@ -62,6 +62,9 @@ inline void values() {
   CHECK(config.lend_host_fd(5).c().heap_import.fd == 5);
   CHECK(config.lend_cuda_fd(6).c().heap_import.kind == NMC_IMPORT_CUDA_FD);
   CHECK(config.lend_cuda_ptr(&lent).c().heap_import.kind == NMC_IMPORT_CUDA_PTR);
+  std::vector<uint64_t> all(4);
+  CHECK(config.lend_host_ptr(all).c().heap_import.ptr == all.data() && config.c().heap_bytes == 32);
+  CHECK(config.lend_cuda_ptr(nmc::span<uint64_t>(all.data(), 2)).c().heap_import.kind == NMC_IMPORT_CUDA_PTR && config.c().heap_bytes == 16);
 
   promise("a_span_takes_whatever_lies_in_one_piece");
   const auto sum = [](nmc::span<const int32_t> numbers) {

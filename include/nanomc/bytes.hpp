@@ -37,6 +37,20 @@ struct Bytes : nmc_slice_t {
   Bytes(const C& values) noexcept : nmc_slice_t{std::data(values), std::size(values) * sizeof(*std::data(values))} {}
 };
 
+/// Bytes that are read after the call, too: by a call that nobody waits for, or from an object that refers to them. As Bytes, but not from a
+/// container that ends with the statement.
+struct LastingBytes : Bytes {
+  LastingBytes() noexcept = default;
+  LastingBytes(const void* data, size_t size) noexcept : Bytes(data, size) {}
+  LastingBytes(const char*) = delete;
+  LastingBytes(const Bytes& bytes) noexcept : Bytes(bytes) {}
+  template <class C, std::enable_if_t<detail::is_plain_v<const std::remove_reference_t<C>> && detail::stays_v<C>, int> = 0>
+  LastingBytes(C&& values) noexcept : Bytes(values) {}
+  /// The container ends before its bytes are read: give it a name.
+  template <class C, std::enable_if_t<detail::is_plain_v<const std::remove_reference_t<C>> && !detail::stays_v<C>, int> = 0>
+  LastingBytes(C&& values) = delete;
+};
+
 /// All bytes of an array; of a string literal with its NUL.
 template <class T, size_t N>
 Bytes bytes(const T (&array)[N]) noexcept {
@@ -58,8 +72,10 @@ struct MutableBytes : nmc_buffer_t {
   template <class C, class = std::enable_if_t<detail::is_plain_v<C> && !std::is_const_v<detail::data_of<C>>>>
   MutableBytes(C& values) noexcept : nmc_buffer_t{std::data(values), std::size(values) * sizeof(*std::data(values))} {}
   /// A span refers to memory of somebody else: it may be a temporary one.
-  template <class T, class = std::enable_if_t<detail::is_plain_v<span<T>> && !std::is_const_v<T>>>
-  MutableBytes(span<T> values) noexcept : nmc_buffer_t{values.data(), values.size() * sizeof(T)} {}
+  template <class V, std::enable_if_t<!std::is_lvalue_reference_v<V> && detail::is_view_v<V> && detail::is_plain_v<V> &&
+                                          !std::is_const_v<detail::data_of<V>>,
+                                      int> = 0>
+  MutableBytes(V&& values) noexcept : nmc_buffer_t{std::data(values), std::size(values) * sizeof(*std::data(values))} {}
 };
 
 /// Several of a kind for one call: a list in braces, or a container of them; refers to it.
@@ -69,6 +85,14 @@ struct Many : span<const T> {
   Many(std::initializer_list<T> list) noexcept : span<const T>(std::data(list), list.size()) {}
   template <class C, class = std::enable_if_t<std::is_convertible_v<detail::data_of<const C> (*)[], const T (*)[]>>>
   Many(const C& values) noexcept : span<const T>(std::data(values), std::size(values)) {}
+};
+
+/// Several pieces of bytes, or values, for a call that nobody waits for: the list may end with the statement, the bytes must not.
+struct LastingSlices : Many<Bytes> {
+  LastingSlices() = default;
+  LastingSlices(std::initializer_list<LastingBytes> list) noexcept : Many<Bytes>(span<const Bytes>(static_cast<const Bytes*>(std::data(list)), list.size())) {}
+  template <class C, class = std::enable_if_t<std::is_convertible_v<detail::data_of<const C> (*)[], const Bytes (*)[]>>>
+  LastingSlices(const C& values) noexcept : Many<Bytes>(values) {}
 };
 
 /// The keys of a range of strings, for the batch forms; refers to them.

@@ -115,11 +115,14 @@ class Replicate {
   Replicate& at(Key segment, Media media = Media::any) {
     return locations_.push_back({segment, static_cast<uint32_t>(media), 0}), *this;
   }
+  /// The string ends before its bytes are read: give it a name.
+  template <class C, std::enable_if_t<detail::is_plain_v<const std::remove_reference_t<C>> && !detail::stays_v<C>, int> = 0>
+  Replicate& at(C&& segment, Media media = Media::any) = delete;
   Replicate& retain(Retain value) { return c_.retain = static_cast<uint32_t>(value), *this; }
   /// 0 to 3; lower ones are evicted first.
   Replicate& priority(uint32_t value) { return c_.priority = value, *this; }
   /// Metadata of the value, up to NMC_MAX_METADATA bytes. Refers to these bytes.
-  Replicate& metadata(Bytes value) { return c_.metadata = value, *this; }
+  Replicate& metadata(LastingBytes value) { return c_.metadata = value, *this; }
 
   /// Valid while this object is not changed.
   nmc_replicate_t c() const noexcept {
@@ -211,6 +214,38 @@ struct Pieces {
       pieces.insert(pieces.end(), some.begin(), some.end());
       counts.push_back(some.size());
     }
+  }
+};
+
+/// The items of a batch that nobody waits for, and where the library tells of each.
+struct Items {
+  Many<Key> keys;
+  size_t others;     ///< how many values or buffers go with the keys,
+  const char* what;  ///< and what they are
+  span<nmc_status_t> statuses;
+  span<uint64_t> sizes{};
+
+  bool fit() const noexcept {
+    return others == keys.size() && one_each_or_none(statuses.size(), keys.size()) && one_each_or_none(sizes.size(), keys.size());
+  }
+  Failure why() const {
+    if (others != keys.size()) return not_one_each(others, what, keys.size(), "keys", false);
+    const bool of_sizes = one_each_or_none(statuses.size(), keys.size());
+    return of_sizes ? not_one_each(sizes.size(), "sizes", keys.size(), "keys") : not_one_each(statuses.size(), "statuses", keys.size(), "keys");
+  }
+  /// NULL is what the caller does not want.
+  nmc_status_t* told() const noexcept { return statuses.empty() ? nullptr : statuses.data(); }
+
+  nmc_status_t put(nmc_client_t* client, const Bytes* slices, const size_t* counts, const Replicate& options, uint64_t token) const {
+    const nmc_replicate_t c = options.c();
+    return nmc_client_submit_put_batch(client, keys.data(), slices, counts, keys.size(), &c, token, told());
+  }
+  nmc_status_t get(nmc_client_t* client, const MutableBytes* to, const size_t* counts, uint64_t token) const {
+    uint64_t* const bytes = sizes.empty() ? nullptr : sizes.data();
+    return nmc_client_submit_get_batch(client, keys.data(), to, counts, keys.size(), token, bytes, told());
+  }
+  nmc_status_t remove(nmc_client_t* client, uint32_t flags, uint64_t token) const {
+    return nmc_client_submit_remove_batch(client, keys.data(), keys.size(), flags, token, told());
   }
 };
 }  // namespace detail
@@ -456,11 +491,11 @@ class BasicClient : public AnyClient {
   // When a call has ended, a completion with its token is queued. Until that has been taken, or the client is closed, the memory of the
   // call is the library's. `Calls` below takes care of that.
 
-  Out<void> submit_put(Key key, Bytes value, uint64_t token, const Replicate& options = {}) const {
-    return submit_put_slices(key, Many<Bytes>({value}), token, options);
+  Out<void> submit_put(Key key, LastingBytes value, uint64_t token, const Replicate& options = {}) const {
+    return submit_put_slices(key, LastingSlices({value}), token, options);
   }
   /// From several pieces, one after the other.
-  Out<void> submit_put_slices(Key key, Many<Bytes> slices, uint64_t token, const Replicate& options = {}) const {
+  Out<void> submit_put_slices(Key key, LastingSlices slices, uint64_t token, const Replicate& options = {}) const {
     const nmc_replicate_t c = options.c();
     return Mode::done(nmc_client_submit_put(get(), key, slices.data(), slices.size(), &c, token));
   }
@@ -477,22 +512,43 @@ class BasicClient : public AnyClient {
   Out<void> submit_remove(Key key, uint64_t token, uint32_t flags = 0) const {
     return Mode::done(nmc_client_submit_remove(get(), key, flags, token));
   }
-  /// `statuses`, one for each item, or nullptr.
-  Out<void> submit_put_batch(Many<Key> keys, Many<Bytes> values, uint64_t token, nmc_status_t* statuses = nullptr,
+  /// `statuses`, if not empty, has one for each key, also in the next four; anything else is refused, and nothing submitted.
+  Out<void> submit_put_batch(Many<Key> keys, LastingSlices values, uint64_t token, span<nmc_status_t> statuses = {},
                              const Replicate& options = {}) const {
-    const nmc_replicate_t c = options.c();
-    if (keys.size() != values.size()) return Mode::done(Failure{NMC_ERR_INVALID_ARG, "there is not one value for each key"});
-    return Mode::done(nmc_client_submit_put_batch(get(), keys.data(), values.data(), nullptr, keys.size(), &c, token, statuses));
+    const detail::Items items{keys, values.size(), "values", statuses};
+    if (!items.fit()) return Mode::done(items.why());
+    return Mode::done(items.put(get(), values.data(), nullptr, options, token));
   }
-  /// `sizes` and `statuses`, one for each item, or nullptr.
-  Out<void> submit_get_batch(Many<Key> keys, Many<MutableBytes> to, uint64_t token, uint64_t* sizes = nullptr,
-                             nmc_status_t* statuses = nullptr) const {
-    if (keys.size() != to.size()) return Mode::done(Failure{NMC_ERR_INVALID_ARG, "there is not one buffer for each key"});
-    return Mode::done(nmc_client_submit_get_batch(get(), keys.data(), to.data(), nullptr, keys.size(), token, sizes, statuses));
+  /// Each value from several pieces, as in put_slices_batch.
+  template <class Values = std::initializer_list<LastingSlices>>
+  Out<void> submit_put_slices_batch(Many<Key> keys, const Values& values, uint64_t token, span<nmc_status_t> statuses = {},
+                                    const Replicate& options = {}) const {
+    const detail::Pieces<Bytes> all(values);
+    const detail::Items items{keys, all.counts.size(), "values", statuses};
+    if (!items.fit()) return Mode::done(items.why());
+    return Mode::done(items.put(get(), all.pieces.data(), all.counts.data(), options, token));
   }
-  /// `statuses`, one for each key, or nullptr.
-  Out<void> submit_remove_batch(Many<Key> keys, uint64_t token, nmc_status_t* statuses = nullptr, uint32_t flags = 0) const {
-    return Mode::done(nmc_client_submit_remove_batch(get(), keys.data(), keys.size(), flags, token, statuses));
+  /// `sizes`, if not empty, has one for each key, too.
+  Out<void> submit_get_batch(Many<Key> keys, Many<MutableBytes> to, uint64_t token, span<uint64_t> sizes = {},
+                             span<nmc_status_t> statuses = {}) const {
+    const detail::Items items{keys, to.size(), "buffers", statuses, sizes};
+    if (!items.fit()) return Mode::done(items.why());
+    return Mode::done(items.get(get(), to.data(), nullptr, token));
+  }
+  /// Each value into several pieces of memory, one after the other.
+  template <class Buffers = std::initializer_list<Many<MutableBytes>>>
+  Out<void> submit_get_slices_batch(Many<Key> keys, const Buffers& buffers, uint64_t token, span<uint64_t> sizes = {},
+                                    span<nmc_status_t> statuses = {}) const {
+    const detail::Pieces<MutableBytes> all(buffers);
+    const detail::Items items{keys, all.counts.size(), "buffers", statuses, sizes};
+    if (!items.fit()) return Mode::done(items.why());
+    return Mode::done(items.get(get(), all.pieces.data(), all.counts.data(), token));
+  }
+  /// With NMC_REMOVE_ASYNC as `flags` the completion does not wait for the owners.
+  Out<void> submit_remove_batch(Many<Key> keys, uint64_t token, span<nmc_status_t> statuses = {}, uint32_t flags = 0) const {
+    const detail::Items items{keys, keys.size(), "keys", statuses};
+    if (!items.fit()) return Mode::done(items.why());
+    return Mode::done(items.remove(get(), flags, token));
   }
   /// Takes queued completions, oldest first and at most `most`. If there are none, it waits for one: 0 ms does not wait, -1 ms waits as long
   /// as any call is under way.
@@ -628,8 +684,9 @@ class BasicClient : public AnyClient {
 
 // -------------------------------------------------------------------------------------------------------- calls --
 
-/// Submitted calls of a client. The destructor ends those that are under way, so memory that outlives this object is safe. It takes all
-/// completions of the client, so use only one per client. It refers to the client, which may be closed before it. Not thread-safe.
+/// Submitted calls of a client. The destructor ends those that are under way, so memory that outlives this object is safe: make it after
+/// values, buffers and lists of statuses. It takes all completions of the client, so use only one per client. It refers to the client,
+/// which may be closed before it. Not thread-safe.
 ///
 ///   nmc::Calls calls(client);
 ///   const uint64_t first = calls.get("prompt/17", room), second = calls.get("prompt/18", more);
@@ -653,8 +710,8 @@ class BasicCalls {
   }
 
   /// These submit a call and return the token of its completion.
-  Out<uint64_t> put(Key key, Bytes value, const Replicate& options = {}) { return put_slices(key, Many<Bytes>({value}), options); }
-  Out<uint64_t> put_slices(Key key, Many<Bytes> slices, const Replicate& options = {}) {
+  Out<uint64_t> put(Key key, LastingBytes value, const Replicate& options = {}) { return put_slices(key, LastingSlices({value}), options); }
+  Out<uint64_t> put_slices(Key key, LastingSlices slices, const Replicate& options = {}) {
     const nmc_replicate_t c = options.c();
     return submit([&](uint64_t token) { return nmc_client_submit_put(client_, key, slices.data(), slices.size(), &c, token); });
   }
@@ -668,6 +725,39 @@ class BasicCalls {
   /// With NMC_REMOVE_ASYNC as `flags` the completion does not wait for the owners.
   Out<uint64_t> remove(Key key, uint32_t flags = 0) {
     return submit([&](uint64_t token) { return nmc_client_submit_remove(client_, key, flags, token); });
+  }
+  // Batches: one completion tells when all have ended. `statuses` and `sizes` live as long as the values; if not empty, they have one for
+  // each key.
+
+  Out<uint64_t> put_batch(Many<Key> keys, LastingSlices values, span<nmc_status_t> statuses = {}, const Replicate& options = {}) {
+    return submit({keys, values.size(), "values", statuses}, [&](const detail::Items& items, uint64_t token) {
+      return items.put(client_, values.data(), nullptr, options, token);
+    });
+  }
+  /// Each value from several pieces: `calls.put_slices_batch(keys, {{head, tail}, {all}})`, or a container of containers of Bytes.
+  template <class Values = std::initializer_list<LastingSlices>>
+  Out<uint64_t> put_slices_batch(Many<Key> keys, const Values& values, span<nmc_status_t> statuses = {}, const Replicate& options = {}) {
+    const detail::Pieces<Bytes> all(values);
+    return submit({keys, all.counts.size(), "values", statuses}, [&](const detail::Items& items, uint64_t token) {
+      return items.put(client_, all.pieces.data(), all.counts.data(), options, token);
+    });
+  }
+  Out<uint64_t> get_batch(Many<Key> keys, Many<MutableBytes> to, span<uint64_t> sizes = {}, span<nmc_status_t> statuses = {}) {
+    return submit({keys, to.size(), "buffers", statuses, sizes},
+                  [&](const detail::Items& items, uint64_t token) { return items.get(client_, to.data(), nullptr, token); });
+  }
+  /// Each value into several pieces of memory, one after the other.
+  template <class Buffers = std::initializer_list<Many<MutableBytes>>>
+  Out<uint64_t> get_slices_batch(Many<Key> keys, const Buffers& buffers, span<uint64_t> sizes = {}, span<nmc_status_t> statuses = {}) {
+    const detail::Pieces<MutableBytes> all(buffers);
+    return submit({keys, all.counts.size(), "buffers", statuses, sizes}, [&](const detail::Items& items, uint64_t token) {
+      return items.get(client_, all.pieces.data(), all.counts.data(), token);
+    });
+  }
+  /// With NMC_REMOVE_ASYNC as `flags` the completion does not wait for the owners.
+  Out<uint64_t> remove_batch(Many<Key> keys, span<nmc_status_t> statuses = {}, uint32_t flags = 0) {
+    return submit({keys, keys.size(), "keys", statuses},
+                  [&](const detail::Items& items, uint64_t token) { return items.remove(client_, flags, token); });
   }
   /// Number of calls that were submitted and whose completions have not been taken.
   size_t under_way() const noexcept { return tokens_.size(); }
@@ -683,6 +773,11 @@ class BasicCalls {
   }
 
  private:
+  template <class Call>
+  Out<uint64_t> submit(const detail::Items& items, Call call) {
+    if (!items.fit()) return Mode::failure(items.why());
+    return submit([&](uint64_t token) { return call(items, token); });
+  }
   template <class Call>
   Out<uint64_t> submit(Call call) {
     const uint64_t token = next_;

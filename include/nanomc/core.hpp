@@ -100,6 +100,14 @@ inline uint64_t ttl_ms(std::chrono::milliseconds time) noexcept {
 /// The failure that the last call of this thread, which returned `status`, left behind.
 inline Failure failure(nmc_status_t status) { return Failure{status, nmc_last_error_message()}; }
 
+/// Whether a list goes with `n` items: it has one for each, or is left out.
+inline bool one_each_or_none(uint64_t given, uint64_t n) noexcept { return given == 0 || given == n; }
+/// The failure of a list that does not; `what` and `items` are what there are so many of.
+inline Failure not_one_each(uint64_t given, const char* what, uint64_t n, const char* items, bool or_none = true) {
+  return {NMC_ERR_INVALID_ARG, std::to_string(given) + " " + what + " for " + std::to_string(n) + " " + items + ": give one for each" +
+                                   (or_none ? ", or none" : "")};
+}
+
 /// Whether a call that looked for something says that it is not there, or not yet: an answer, and no failure.
 inline bool is_miss(nmc_status_t status) noexcept {
   return status == NMC_ERR_NOT_FOUND || status == NMC_NOT_READY || status == NMC_IN_PROGRESS;

@@ -1,7 +1,8 @@
 /*
  * The expert-parallel transport for C++17. In nmc::nothrow the same with results instead of exceptions: nanomc/core.hpp says
  * how, and what `Mode` and `Out<T>` are. Rows are addresses: memory of the kind that the world's heaps are of. Where a pointer
- * is taken, a container or std::span with data() does as well.
+ * is taken, a container or std::span with data() does as well, but no container that ends with the statement. One with less than the
+ * tokens of a step have is refused: NMC_ERR_INVALID_ARG.
  *
  *   nmc::Ep ep = nmc::Ep::create(world, nmc::EpConfig(7168, 8, 256));      // hidden, top_k, experts; all ranks together
  *   ep.dispatch(nmc::EpTokens(x, topk_idx, topk_w, n).layer(l), stream);   // to the ranks of their experts
@@ -36,10 +37,14 @@ enum class EpWire : uint32_t {
 enum class EpWeights : uint32_t { fp32 = NMC_DTYPE_FP32, fp16 = NMC_DTYPE_FP16 };
 
 namespace detail {
+template <class C>
+inline constexpr bool is_address_v = std::is_pointer_v<std::remove_reference_t<C>> || std::is_null_pointer_v<std::remove_reference_t<C>>;
+
 /// The first element: of a pointer, or of a container, array or span.
 template <class C>
-auto first_of(C& values) noexcept {
-  if constexpr (std::is_pointer_v<C> || std::is_null_pointer_v<C>) {
+auto first_of(C&& values) noexcept {
+  static_assert(stays_v<C>, "the container ends before its memory is used: give it a name");
+  if constexpr (is_address_v<C>) {
     return values;
   } else {
     return std::data(values);
@@ -47,6 +52,17 @@ auto first_of(C& values) noexcept {
 }
 template <class C>
 using element_of = std::remove_cv_t<std::remove_pointer_t<decltype(first_of(std::declval<C&>()))>>;
+
+/// How many bytes a container has; nobody knows that of a pointer.
+inline constexpr uint64_t unknown_bytes = UINT64_MAX;
+template <class C>
+uint64_t bytes_of(const C& values) noexcept {
+  if constexpr (is_address_v<C>) {
+    return unknown_bytes;
+  } else {
+    return uint64_t{std::size(values)} * sizeof(*std::data(values));
+  }
+}
 }  // namespace detail
 
 // ------------------------------------------------------------------------------------------------------- config --
@@ -101,17 +117,19 @@ class EpTokens {
   EpTokens(X&& x, Idx&& topk_idx, Weights&& topk_w, uint32_t n) {
     using Index = detail::element_of<Idx>;
     static_assert(std::is_same_v<Index, int32_t> || std::is_same_v<Index, int64_t>, "expert numbers are int32 or int64");
-    c_.x = detail::first_of(x);
-    c_.topk_idx = detail::first_of(topk_idx);
+    c_.x = detail::first_of(std::forward<X>(x));
+    c_.topk_idx = detail::first_of(std::forward<Idx>(topk_idx));
     c_.idx_is_64 = sizeof(Index) == 8 ? 1 : 0;
-    c_.topk_w = detail::first_of(topk_w);
+    c_.topk_w = detail::first_of(std::forward<Weights>(topk_w));
     c_.n_tokens = n;
+    x_bytes_ = detail::bytes_of(x), idx_bytes_ = detail::bytes_of(topk_idx), w_bytes_ = detail::bytes_of(topk_w);
   }
   EpTokens& layer(uint32_t value) { return c_.layer = value, *this; }
   /// Of rows that are given as fp8.
   template <class Scales>
   EpTokens& scales(Scales&& values) {
-    return c_.scales = detail::first_of(values), *this;
+    scales_bytes_ = detail::bytes_of(values);
+    return c_.scales = detail::first_of(std::forward<Scales>(values)), *this;
   }
   /// Where the number of tokens is when the step runs, in place of `n`: a captured graph can be replayed with others.
   EpTokens& count_at(const int32_t* where) { return c_.n_tokens_ptr = where, *this; }
@@ -119,7 +137,11 @@ class EpTokens {
   const nmc_ep_dispatch_t& c() const noexcept { return c_; }
 
  private:
+  template <class Mode>
+  friend class BasicEp;
   nmc_ep_dispatch_t c_ = NMC_EP_DISPATCH_INIT;
+  uint64_t x_bytes_ = detail::unknown_bytes, idx_bytes_ = detail::unknown_bytes, w_bytes_ = detail::unknown_bytes;
+  uint64_t scales_bytes_ = detail::unknown_bytes;
 };
 
 /// Where grouped rows and their lists go: memory of the caller; see nmc_ep_grouped_t for the fields.
@@ -138,22 +160,28 @@ class EpMoe {
   /// Gate and up matrices, and down matrices; NULL if the callable keeps its own.
   template <class W13, class W2>
   EpMoe& weights(W13&& w13, W2&& w2) {
-    return c_.w13 = detail::first_of(w13), c_.w2 = detail::first_of(w2), *this;
+    w13_bytes_ = detail::bytes_of(w13), w2_bytes_ = detail::bytes_of(w2);
+    return c_.w13 = detail::first_of(std::forward<W13>(w13)), c_.w2 = detail::first_of(std::forward<W2>(w2)), *this;
   }
   /// Columns between the two products.
   EpMoe& inner(uint32_t value) { return c_.inner = value, *this; }
   /// Memory for what is between the steps: EpBytes::workspace bytes, aligned to 256.
   EpMoe& workspace(void* memory, uint64_t bytes) { return c_.workspace = memory, c_.workspace_bytes = bytes, *this; }
+  EpMoe& workspace(MutableBytes memory) { return workspace(memory.ptr, memory.len); }
   /// Result rows.
   template <class Rows>
   EpMoe& out(Rows&& rows) {
-    return c_.out = detail::first_of(rows), *this;
+    out_bytes_ = detail::bytes_of(rows);
+    return c_.out = detail::first_of(std::forward<Rows>(rows)), *this;
   }
 
   const nmc_ep_moe_t& c() const noexcept { return c_; }
 
  private:
+  template <class Mode>
+  friend class BasicEp;
   nmc_ep_moe_t c_ = NMC_EP_MOE_INIT;
+  uint64_t w13_bytes_ = detail::unknown_bytes, w2_bytes_ = detail::unknown_bytes, out_bytes_ = detail::unknown_bytes;
 };
 
 /// What a group has counted; see nmc_ep_stats.
@@ -262,10 +290,12 @@ class AnyEp : public detail::Handle<nmc_ep_t, nmc_ep_destroy> {
  public:
   AnyEp() noexcept = default;
   /// Takes over a handle of a group with so many experts and ranks.
-  AnyEp(nmc_ep_t* handle, uint32_t experts, uint32_t ranks) noexcept : Handle(handle), experts_(experts), ranks_(ranks) {}
+  AnyEp(nmc_ep_t* handle, uint32_t experts, uint32_t ranks) noexcept : Handle(handle), ranks_(ranks) { config_.experts(experts); }
+  /// Takes over a handle of a group that was made like this, of so many ranks: then the sizes of containers can be looked at.
+  AnyEp(nmc_ep_t* handle, const EpConfig& config, uint32_t ranks) noexcept : Handle(handle), config_(config), ranks_(ranks) {}
 
  protected:
-  uint32_t experts_ = 0;
+  EpConfig config_;  // hidden and top_k are 0 if nobody has said them
   uint32_t ranks_ = 0;
 };
 
@@ -281,7 +311,7 @@ class BasicEp : public AnyEp {
   BasicEp(AnyEp&& other) noexcept : AnyEp(std::move(other)) {}
   /// This part with results, for one call: `ep.nothrow()->check()`.
   detail::Borrowed<BasicEp<Returning>> nothrow() const noexcept {
-    return detail::Borrowed<BasicEp<Returning>>(get(), experts_, ranks_);
+    return detail::Borrowed<BasicEp<Returning>>(get(), config_, ranks_);
   }
 
   /// What a group needs in a world of `world_size` ranks; `inner` is for moe_forward.
@@ -332,9 +362,11 @@ class BasicEp : public AnyEp {
 
   /// Sends tokens to the ranks of their experts, and waits for those that come here.
   Out<void> dispatch(const EpTokens& tokens, void* stream = nullptr) const {
+    if (const Failure few = too_few(tokens); few.status != NMC_OK) return Mode::done(few);
     return Mode::done(nmc_ep_dispatch(get(), &tokens.c(), stream));
   }
   Out<void> dispatch_send(const EpTokens& tokens, void* stream = nullptr) const {
+    if (const Failure few = too_few(tokens); few.status != NMC_OK) return Mode::done(few);
     return Mode::done(nmc_ep_dispatch_send(get(), &tokens.c(), stream));
   }
   Out<void> dispatch_recv(uint32_t layer, void* stream = nullptr) const {
@@ -349,24 +381,24 @@ class BasicEp : public AnyEp {
   /// nothing may change them any more.
   template <class Rows, class Lists>
   Out<void> scatter(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* stream = nullptr) const {
-    return scatter_to(layer, y_grouped, row_of, nullptr, stream);
+    return scatter_to(layer, std::forward<Rows>(y_grouped), std::forward<Lists>(row_of), nullptr, stream);
   }
   /// The same into memory of the caller, or to the `y` of recv_buffers: then the combine lets the owners fetch the rows.
   template <class Rows, class Lists>
   Out<void> scatter_to(uint32_t layer, Rows&& y_grouped, Lists&& row_of, void* y_recv, void* stream = nullptr) const {
-    return Mode::done(
-        nmc_ep_scatter(get(), layer, detail::first_of(y_grouped), detail::first_of(row_of), y_recv, stream));
+    const void* const rows = detail::first_of(std::forward<Rows>(y_grouped));
+    return Mode::done(nmc_ep_scatter(get(), layer, rows, detail::first_of(std::forward<Lists>(row_of)), y_recv, stream));
   }
 
   /// Returns the rows that came to their owners, and sums what comes back.
   template <class Rows>
   Out<void> combine(uint32_t layer, Rows&& out, void* stream = nullptr) const {
-    return combine_from(layer, nullptr, out, stream);
+    return combine_from(layer, nullptr, std::forward<Rows>(out), stream);
   }
   /// The same with rows to return that are not in place.
   template <class Rows>
   Out<void> combine_from(uint32_t layer, const void* y_recv, Rows&& out, void* stream = nullptr) const {
-    return Mode::done(nmc_ep_combine(get(), layer, y_recv, detail::first_of(out), stream));
+    return Mode::done(nmc_ep_combine(get(), layer, y_recv, detail::first_of(std::forward<Rows>(out)), stream));
   }
   Out<void> combine_send(uint32_t layer, void* stream = nullptr) const {
     return combine_send_from(layer, nullptr, stream);
@@ -376,11 +408,12 @@ class BasicEp : public AnyEp {
   }
   template <class Rows>
   Out<void> combine_recv(uint32_t layer, Rows&& out, void* stream = nullptr) const {
-    return Mode::done(nmc_ep_combine_recv(get(), layer, detail::first_of(out), stream));
+    return Mode::done(nmc_ep_combine_recv(get(), layer, detail::first_of(std::forward<Rows>(out)), stream));
   }
 
   /// A whole layer with the built-in products.
   Out<void> moe_forward(const EpTokens& tokens, const EpMoe& moe, void* stream = nullptr) const {
+    if (const Failure few = too_few(tokens, moe, true); few.status != NMC_OK) return Mode::done(few);
     return Mode::done(nmc_ep_moe_forward(get(), &tokens.c(), &moe.c(), stream));
   }
   /// A whole layer with the engine's products: `gemm(const nmc_ep_gemm_t&, void* stream)` enqueues one, and returns nothing, an
@@ -389,6 +422,7 @@ class BasicEp : public AnyEp {
   template <class Gemm, class = std::enable_if_t<std::is_invocable_v<Gemm&, const nmc_ep_gemm_t&, void*>>>
   Out<void> moe_forward(const EpTokens& tokens, const EpMoe& moe, Gemm&& gemm, void* stream = nullptr) const {
     using Callable = std::remove_reference_t<Gemm>;
+    if (const Failure few = too_few(tokens, moe, false); few.status != NMC_OK) return Mode::done(few);
     detail::EpGemm<Callable> callback{gemm};
     nmc_ep_moe_t c = moe.c();
     c.gemm = &detail::EpGemm<Callable>::run;
@@ -398,7 +432,7 @@ class BasicEp : public AnyEp {
 
   Out<EpStats> stats() const {
     EpStats stats;
-    stats.expert_load.resize(experts_);
+    stats.expert_load.resize(config_.c().experts);
     stats.waited_ns.resize(ranks_);
     const nmc_status_t status =
         nmc_ep_stats(get(), stats.expert_load.data(), stats.waited_ns.data(), &stats.overflow_rows);
@@ -407,6 +441,34 @@ class BasicEp : public AnyEp {
   }
 
  private:
+  /// Which container is too small for what a call does with it, and why.
+  Failure too_few(const EpTokens& tokens) const {
+    const nmc_ep_config_t& c = config_.c();
+    const uint64_t n = tokens.c_.n_tokens_ptr == nullptr ? tokens.c_.n_tokens : 0, entries = n * c.top_k;
+    const uint64_t row = c.dispatch == NMC_EP_DISPATCH_FP8_GIVEN ? c.hidden : row_bytes();
+    Failure few = less("x", tokens.x_bytes_, n * row, n);
+    if (few.status == NMC_OK) few = less("topk_idx", tokens.idx_bytes_, entries * (tokens.c_.idx_is_64 != 0 ? 8 : 4), n);
+    if (few.status == NMC_OK) few = less("topk_w", tokens.w_bytes_, entries * (c.weights == NMC_DTYPE_FP16 ? 2 : 4), n);
+    if (few.status == NMC_OK) few = less("scales", tokens.scales_bytes_, n * (c.hidden / 128) * 4, n);
+    return few;
+  }
+  /// Of matrices only the built-in product says how large they are.
+  Failure too_few(const EpTokens& tokens, const EpMoe& moe, bool built_in) const {
+    const uint64_t n = tokens.c_.n_tokens_ptr == nullptr ? tokens.c_.n_tokens : 0;
+    const uint64_t experts = built_in && ranks_ != 0 ? config_.c().experts / ranks_ : 0, matrices = experts * moe.c_.inner;
+    Failure few = too_few(tokens);
+    if (few.status == NMC_OK) few = less("out", moe.out_bytes_, n * row_bytes(), n);
+    if (few.status == NMC_OK) few = less("w13", moe.w13_bytes_, matrices * 2 * row_bytes(), experts, "experts");
+    if (few.status == NMC_OK) few = less("w2", moe.w2_bytes_, matrices * row_bytes(), experts, "experts");
+    return few;
+  }
+  uint64_t row_bytes() const noexcept { return uint64_t{config_.c().hidden} * (config_.c().dtype == NMC_DTYPE_FP32 ? 4 : 2); }
+  static Failure less(const char* what, uint64_t bytes, uint64_t need, uint64_t n, const char* whom = "tokens") {
+    if (bytes >= need) return {};
+    return {NMC_ERR_INVALID_ARG, std::string(what) + " has " + std::to_string(bytes) + " bytes; " + std::to_string(n) + " " + whom +
+                                     " have " + std::to_string(need)};
+  }
+
   static nmc_status_t make(nmc_world_t* const* worlds, size_t n, const EpConfig& config, std::vector<BasicEp>& made) {
     uint32_t ranks = 0;
     for (uint64_t mask = config.c().members; mask != 0; mask &= mask - 1) ++ranks;
@@ -420,7 +482,7 @@ class BasicEp : public AnyEp {
     const nmc_status_t status = nmc_ep_create_ranks(worlds, n, &config.c(), handles.data());
     if (status < 0) return status;
     made.reserve(n);
-    for (size_t i = 0; i < n; ++i) made.emplace_back(handles[i], config.c().experts, ranks);
+    for (size_t i = 0; i < n; ++i) made.emplace_back(handles[i], config, ranks);
     return status;
   }
 };

@@ -120,6 +120,7 @@ class KvGroup {
     c_.memory_bytes = bytes;
     return *this;
   }
+  KvGroup& memory(MutableBytes all) { return memory(all.ptr, all.len); }
   const nmc_kv_group_t& c() const noexcept { return c_; }
 
  private:
@@ -710,10 +711,16 @@ class BasicKvCache : public AnyKvCache {
                    uint32_t group = NMC_KV_GROUPS_ALL) const {
     return Mode::done(nmc_kv_gather(get(), group, blocks.data(), blocks.size(), to, to_bytes, stream));
   }
+  Out<void> gather(span<const int32_t> blocks, MutableBytes to, void* stream = nullptr, uint32_t group = NMC_KV_GROUPS_ALL) const {
+    return gather(blocks, to.ptr, to.len, stream, group);
+  }
   /// The reverse.
   Out<void> scatter(span<const int32_t> blocks, const void* from, uint64_t from_bytes, void* stream = nullptr,
                     uint32_t group = NMC_KV_GROUPS_ALL) const {
     return Mode::done(nmc_kv_scatter(get(), group, blocks.data(), blocks.size(), from, from_bytes, stream));
+  }
+  Out<void> scatter(span<const int32_t> blocks, LastingBytes from, void* stream = nullptr, uint32_t group = NMC_KV_GROUPS_ALL) const {
+    return scatter(blocks, from.ptr, from.len, stream, group);
   }
   /// Makes the copies of KvSequence::take_copies().
   Out<void> copy_blocks(span<const nmc_kv_copy_t> copies, void* stream = nullptr) const {
@@ -774,10 +781,9 @@ class BasicKvCache : public AnyKvCache {
     if (status < 0) return Mode::failure(status);
     return BasicKvCache(handle, c.tokens_per_block);
   }
-  static bool one_each_or_none(uint64_t n, span<const uint64_t> ids) noexcept { return n == 0 || n == ids.size(); }
+  static bool one_each_or_none(uint64_t n, span<const uint64_t> ids) noexcept { return detail::one_each_or_none(n, ids.size()); }
   static Failure not_one_each(uint64_t n, const char* what, span<const uint64_t> ids) {
-    return {NMC_ERR_INVALID_ARG, std::to_string(n) + " " + what + " for " + std::to_string(ids.size()) +
-                                     " sequences: give one for each, or none"};
+    return detail::not_one_each(n, what, ids.size(), "sequences");
   }
   nmc_status_t map_slots(span<const uint64_t> ids, span<const uint32_t> counts, uint32_t group, int64_t* to,
                          size_t capacity, size_t* n) const {

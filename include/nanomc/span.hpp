@@ -10,7 +10,9 @@
 #ifndef NANOMC_SPAN_HPP
 #define NANOMC_SPAN_HPP
 
+#include <array>
 #include <cstddef>
+#include <initializer_list>
 #include <iterator>
 #include <type_traits>
 #include <utility>
@@ -92,6 +94,28 @@ span<std::byte> as_writable_bytes(span<T> memory) noexcept {
 }
 
 #endif
+
+namespace detail {
+/// Whether `Range` refers to objects of somebody else, as spans and string_views do: its copy is plain, and to make it const makes the
+/// objects no more const than they were.
+template <class Range, class = void>
+inline constexpr bool is_view_v = false;
+template <class Range>
+inline constexpr bool is_view_v<Range, std::void_t<decltype(std::data(std::declval<const Range&>())),
+                                                   decltype(std::size(std::declval<const Range&>()))>> =
+    !std::is_array_v<Range> && std::is_trivially_copyable_v<Range> &&
+    std::is_same_v<decltype(std::data(std::declval<Range&>())), decltype(std::data(std::declval<const Range&>()))>;
+template <class T>
+inline constexpr bool is_view_v<std::initializer_list<T>> = false;
+template <class T, size_t N>
+inline constexpr bool is_view_v<std::array<const T, N>> = false;
+
+/// Whether what a `Given&&` refers to can be there after the statement: not the objects of a container that ends with it.
+template <class Given>
+inline constexpr bool stays_v = std::is_lvalue_reference_v<Given> || std::is_pointer_v<std::remove_reference_t<Given>> ||
+                                std::is_null_pointer_v<std::remove_reference_t<Given>> ||
+                                is_view_v<std::remove_cv_t<std::remove_reference_t<Given>>>;
+}  // namespace detail
 
 }  // namespace nmc
 

@@ -77,8 +77,11 @@ class StoreConfig {
   /// Embedded store: memory of the program to use as its one heap, as much as `heap_bytes` and `heap_offset` say, until the store is
   /// destroyed.
   StoreConfig& lend_host_ptr(void* ptr) { return lend(NMC_IMPORT_HOST_PTR, -1, ptr); }
+  /// All of this memory: `heap_bytes` is its size, from byte 0 on.
+  StoreConfig& lend_host_ptr(MutableBytes memory) { return heap_bytes(memory.len).heap_offset(0).lend_host_ptr(memory.ptr); }
   StoreConfig& lend_host_fd(int fd) { return lend(NMC_IMPORT_HOST_FD, fd, nullptr); }
   StoreConfig& lend_cuda_ptr(void* ptr) { return lend(NMC_IMPORT_CUDA_PTR, -1, ptr); }
+  StoreConfig& lend_cuda_ptr(MutableBytes memory) { return heap_bytes(memory.len).heap_offset(0).lend_cuda_ptr(memory.ptr); }
   StoreConfig& lend_cuda_fd(int fd) { return lend(NMC_IMPORT_CUDA_FD, fd, nullptr); }
 
   const nmc_store_config_t& c() const noexcept { return c_; }
@@ -113,11 +116,14 @@ class PutOptions {
   /// How long to wait for room if there is none; `default_timeout` is the store's call timeout.
   PutOptions& wait(std::chrono::milliseconds value) { return c_.wait_ms = value.count(), *this; }
   /// Metadata of the object, up to NMC_MAX_METADATA bytes. Refers to these bytes. In a batch, every object gets the same.
-  PutOptions& metadata(Bytes value) { return c_.metadata = value, *this; }
+  PutOptions& metadata(LastingBytes value) { return c_.metadata = value, *this; }
   /// In a batch: metadata for each object, as many as there are keys. Refers to the list.
   PutOptions& metadata_each(span<const Bytes> values) {
     return c_.metadata_each = values.data(), each_ = values.size(), *this;
   }
+  /// The list ends before it is read: give it a name.
+  template <class C, std::enable_if_t<std::is_convertible_v<C, span<const Bytes>> && !detail::stays_v<C>, int> = 0>
+  PutOptions& metadata_each(C&& values) = delete;
   /// Length of the list of `metadata_each`; `n` if there is none.
   size_t each_or(size_t n) const noexcept { return each_ == SIZE_MAX ? n : each_; }
 
@@ -177,6 +183,16 @@ class Runs {
   nmc_extent_t only_{};
   std::vector<nmc_extent_t> all_;
 };
+
+/// Whether memory of `bytes` bytes has these rows.
+inline bool has_rows(size_t bytes, size_t rows, size_t row_bytes, size_t stride) noexcept {
+  if (rows == 0 || row_bytes == 0) return true;
+  return row_bytes <= bytes && (stride == 0 || rows - 1 <= (bytes - row_bytes) / stride);
+}
+inline Failure has_no_rows(size_t bytes, size_t rows, size_t row_bytes, size_t stride) {
+  return {NMC_ERR_INVALID_ARG, std::to_string(bytes) + " bytes have no room for " + std::to_string(rows) + " rows of " +
+                                   std::to_string(row_bytes) + " bytes, " + std::to_string(stride) + " bytes apart"};
+}
 
 inline nmc_status_t unpin(nmc_store_t* store, nmc_view_t view) { return nmc_store_unpin(store, &view); }
 
@@ -355,7 +371,7 @@ class BasicWritePlan : public AnyWritePlan {
   /// Publishes when a CUDA stream gets there. Call commit() afterwards: it returns the outcome, and wakes waiting readers.
   Out<void> commit_async(void* stream) const { return Mode::done(nmc_store_commit_async(from_, &what_, stream)); }
   /// Copies, on a CUDA stream, memory that the GPU can reach to the value, from byte `offset` on. Follow with commit_async.
-  Out<void> push_async(uint64_t offset, Many<Bytes> slices, void* stream) const {
+  Out<void> push_async(uint64_t offset, LastingSlices slices, void* stream) const {
     return Mode::done(nmc_store_push_async(from_, &what_, offset, slices.data(), slices.size(), stream));
   }
   /// For Store::publish_captured, before each launch of the graph: fills `desc`, host memory that the GPU can reach.
@@ -464,6 +480,11 @@ class BasicStore : public AnyStore {
                         const PutOptions& options = {}) const {
     return Mode::done(nmc_store_put_strided(get(), key, data, rows, row_bytes, stride, &options.c()));
   }
+  /// The same from memory that has them all.
+  Out<void> put_strided(Key key, Bytes data, size_t rows, size_t row_bytes, size_t stride, const PutOptions& options = {}) const {
+    if (!detail::has_rows(data.len, rows, row_bytes, stride)) return Mode::done(detail::has_no_rows(data.len, rows, row_bytes, stride));
+    return put_strided(key, data.ptr, rows, row_bytes, stride, options);
+  }
   /// An object whose bytes the program stores itself.
   Out<WritePlan> open_for_write(Key key, uint64_t bytes, const PutOptions& options = {}) const {
     nmc_write_plan_t c{};
@@ -543,6 +564,11 @@ class BasicStore : public AnyStore {
   /// The same into rows of `row_bytes` bytes whose beginnings are `stride` bytes apart.
   Out<size_t> get_strided(Key key, uint64_t offset, void* to, size_t rows, size_t row_bytes, size_t stride) const {
     return read(nmc_store_get_strided(get(), key, offset, to, rows, row_bytes, stride), rows * row_bytes);
+  }
+  /// The same into memory that has them all.
+  Out<size_t> get_strided(Key key, uint64_t offset, MutableBytes to, size_t rows, size_t row_bytes, size_t stride) const {
+    if (!detail::has_rows(to.len, rows, row_bytes, stride)) return Mode::failure(detail::has_no_rows(to.len, rows, row_bytes, stride));
+    return get_strided(key, offset, to.ptr, rows, row_bytes, stride);
   }
 
   // ---- asking -------------------------------------------------------------------------------------------------------

@@ -212,14 +212,12 @@ class BasicTier : public AnyTier {
     static const Key none;  // a list without keys is not "all"
     return offload_these(keys.empty() ? &none : keys.data(), keys.size());
   }
-  /// Brings the values of these keys back into memory, into the heap of this process's rank. Returns a status for each: NMC_OK if the value
-  /// is in memory.
-  Out<std::vector<nmc_status_t>> prefetch(Many<Key> keys) const {
-    std::vector<nmc_status_t> statuses(keys.size());
-    const nmc_status_t status = nmc_tier_prefetch(get(), keys.data(), keys.size(), statuses.data());
-    // An item that failed is no failure of the call; one that nothing was done for is.
-    if (status == NMC_ERR_BAD_HANDLE || status == NMC_ERR_FORKED) return Mode::failure(status);
-    return statuses;
+  /// Brings the values of these keys back into memory, into the heap of this process's rank. Returns what became of each: NMC_OK if it is
+  /// in memory, NMC_NOT_READY if it is being written, NMC_ERR_NOT_FOUND if it is nowhere, or why it did not come.
+  Batch prefetch(Many<Key> keys) const {
+    return detail::batch<Batch>(keys.size(), keys.size(), [&](nmc_status_t* items) {
+      return nmc_tier_prefetch(get(), keys.data(), keys.size(), items);
+    });
   }
   /// Reads the values of these keys into memory of the library, for `ttl` and at most until the returned object is destroyed.
   Out<BasicStaged<Mode>> stage(Many<Key> keys,

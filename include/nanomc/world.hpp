@@ -14,7 +14,7 @@
 
 #include <initializer_list>
 
-#include "nanomc/core.hpp"
+#include "nanomc/bytes.hpp"
 
 namespace nmc {
 
@@ -77,8 +77,11 @@ class WorldConfig {
   WorldConfig& service_cpu(int32_t value) { return c_.service_cpu = value, *this; }
   /// Memory of the engine as this rank's heap; see nmc_memory_t for how long it must live.
   WorldConfig& lend_host_ptr(void* ptr) { return lend(NMC_IMPORT_HOST_PTR, -1, ptr); }
+  /// The same, and `heap_bytes` is its size.
+  WorldConfig& lend_host_ptr(MutableBytes memory) { return heap_bytes(memory.len).lend_host_ptr(memory.ptr); }
   WorldConfig& lend_host_fd(int fd) { return lend(NMC_IMPORT_HOST_FD, fd, nullptr); }
   WorldConfig& lend_cuda_ptr(void* ptr) { return lend(NMC_IMPORT_CUDA_PTR, -1, ptr); }
+  WorldConfig& lend_cuda_ptr(MutableBytes memory) { return heap_bytes(memory.len).lend_cuda_ptr(memory.ptr); }
   WorldConfig& lend_cuda_fd(int fd) { return lend(NMC_IMPORT_CUDA_FD, fd, nullptr); }
 
   /// The C struct; it points into this object.
