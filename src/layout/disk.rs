@@ -138,7 +138,7 @@ pub struct DiskHeader {
     secret: [AtomicU64; 4],
     /// Counts switches of the index.
     pub root: AtomicU64,
-    /// Counts entries that end because their key has another value, in memory.
+    /// Counts entries that end while memory has what takes their place: another value, or in the upper half the same one.
     pub moved: AtomicU64,
     /// Reads after which a value comes back into memory; 0 for never.
     pub promote_after: AtomicU64,

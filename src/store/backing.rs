@@ -115,7 +115,7 @@ pub trait HeldMemory: Send + Sync {
     /// Copies bytes of an object that the master holds, and verifies them where there are sums.
     fn read_held(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()>;
 
-    /// Brings the value of a key back into the heap of a rank; gives whether it is there now.
+    /// Brings the value of a key back into the heap of a rank, if nothing that only memory has must go for it; gives whether it is there now.
     fn promote(&self, namespace: u32, key: &[u8], rank: u32) -> bool;
 }
 

@@ -3,6 +3,7 @@
 
 mod listing;
 mod promote;
+mod through;
 
 use super::backing::{
     DiskEntry, DiskGrant, DiskInfo, DiskOwner, DiskRead, DiskReader, DiskRecord, Mark, NextOnDisk, SpaceName, Target,
@@ -38,6 +39,9 @@ const DEFAULT: Space = Space { number: 0, generation: 0 };
 /// Key, epoch and put of a record.
 type Record = (Vec<u8>, u64, u64);
 
+/// What a call gives, by its number.
+type Answer = Box<dyn FnMut(u32) -> Result<[u64; 3]> + Send>;
+
 /// Values by where they lie, and what is done with them.
 #[derive(Default)]
 struct Disk {
@@ -53,8 +57,10 @@ struct Disk {
     ended: AtomicU64,
     /// Then the key is in memory again.
     returns_to: Mutex<Option<Store>>,
-    /// What happens when the next value was read, before its reader goes on.
+    /// What happens when the next value was read, before its reader goes on, or before records are listed.
     then: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// What calls give.
+    answer: Mutex<Option<Answer>>,
     marks: Mutex<Vec<Mark>>,
     settled: AtomicU64,
     fails: AtomicU64,
@@ -111,6 +117,10 @@ impl DiskReader for Disk {
     }
 
     fn next(&self, map: &DiskMap, _: Space, at: u64, wanted: &mut Wanted<'_>) -> Result<NextOnDisk> {
+        let then = self.then.lock().take();
+        if let Some(then) = then {
+            then();
+        }
         let records = self.records.lock().clone();
         for ((bucket, block), (key, epoch, put)) in records.range((at >> PLACE_SHIFT, at & ((1 << PLACE_SHIFT) - 1))..)
         {
@@ -160,11 +170,11 @@ impl DiskOwner for Disk {
         (self.map.lock().clone().unwrap(), this)
     }
 
-    fn call(&self, _: u32, _: [u64; 2], _: &[&[u8]]) -> Result<[u64; 3]> {
+    fn call(&self, what: u32, _: [u64; 2], _: &[&[u8]]) -> Result<[u64; 3]> {
         if self.is_away.load(SeqCst) {
             crate::bail!(NMC_ERR_UNAVAILABLE, "it is not here");
         }
-        Ok([0; 3])
+        self.answer.lock().as_mut().map_or(Ok([0; 3]), |answer| answer(what))
     }
 }
 

@@ -20,6 +20,7 @@ use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE};
 use crate::cuda::Reach;
 use crate::layout::store::DISK_EXPECTED;
+use crate::sync::disk_entry::moves_of_same;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
@@ -227,7 +228,8 @@ impl Store {
     ) -> Result<Look<T>> {
         for _ in 0..LOOKS {
             // In this order: a key that moves from memory to disk is on disk before it leaves memory, and one that moves the
-            // other way is counted when it is in memory, and before it ends on disk.
+            // other way is counted when it is in memory, and before it ends on disk; whether because it was replaced, or
+            // because its bucket went after it had been read into memory.
             let moved = disk.map.view().header().moved.load(Acquire);
             match read(None)? {
                 None | Some(Look::Missing) => {}
@@ -348,7 +350,8 @@ impl Store {
     ) {
         // What memory does not have; nothing is allocated if it has all, or there is no disk.
         let mut late: Vec<(usize, &[u8], Pieces<'_>)> = Vec::new();
-        let with_disk = self.client.view().header().disk.load(Relaxed) != 0;
+        // Looked at after memory: what has left it is on a disk that is there by then.
+        let with_disk = || self.client.view().header().disk.load(Acquire) != 0;
         for number in 0..n {
             let (key, pieces) = match item(number) {
                 Ok(item) => item,
@@ -358,7 +361,7 @@ impl Store {
                 }
             };
             match self.get_from_memory(key, &pieces) {
-                Ok(Look::Missing) if with_disk => {
+                Ok(Look::Missing) if with_disk() => {
                     if let Err(error) = memory::push(&mut late, (number, key, pieces)) {
                         result(number, Err(error));
                     }
@@ -461,6 +464,13 @@ impl Store {
                 return Ok(removed);
             }
         }
+    }
+
+    /// The disk below the store, and how many values have ended there and stayed in memory. If nothing of it changes, whatever came into
+    /// memory from there is still on disk.
+    pub(super) fn moves_on_disk(&self, interrupt: &Interrupt<'_>) -> Result<Option<(u64, u64)>> {
+        let disk = self.disk_for_call_until(interrupt)?;
+        Ok(disk.map(|disk| (disk.map.id(), moves_of_same(disk.map.view().header().moved.load(Acquire)))))
     }
 
     /// What its writer said about a value that memory did not have: by its record on disk, or by whoever has it.

@@ -48,9 +48,7 @@ impl HeldMemory for Store {
     }
 
     fn promote(&self, namespace: u32, key: &[u8], rank: u32) -> bool {
-        let mut there = false;
-        self.in_namespace(namespace).promote(&[key], rank, |_, came| there = matches!(came, Ok(true)));
-        there
+        self.in_namespace(namespace).promote_gently(key, rank)
     }
 }
 

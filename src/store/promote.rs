@@ -14,7 +14,7 @@ use super::write::no_plan;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND};
-use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, FLAG_RETURNS};
+use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN, FLAG_RETURNS, FLAG_SPARES};
 use crate::sync::object;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -31,7 +31,18 @@ struct Coming {
 impl Store {
     /// Brings the values of keys back into memory, into the heap of `rank`; `result` hears by number what came of each. Well if
     /// it is in memory when this returns, whoever brought it; false if it is being written there.
-    pub fn promote(&self, keys: &[&[u8]], rank: u32, mut result: impl FnMut(usize, Result<bool>)) {
+    pub fn promote(&self, keys: &[&[u8]], rank: u32, result: impl FnMut(usize, Result<bool>)) {
+        self.promote_with(0, keys, rank, result);
+    }
+
+    /// The same for one value, if nothing has to go for it that only memory has: the owner does it by itself.
+    pub(super) fn promote_gently(&self, key: &[u8], rank: u32) -> bool {
+        let mut there = false;
+        self.promote_with(FLAG_SPARES, &[key], rank, |_, came| there = matches!(came, Ok(true)));
+        there
+    }
+
+    fn promote_with(&self, flags: u32, keys: &[&[u8]], rank: u32, mut result: impl FnMut(usize, Result<bool>)) {
         let interrupt = self.interrupt();
         for (at, part) in keys.chunks(TOGETHER).enumerate() {
             if let Err(error) = interrupt.check().and_then(|()| interrupt.check_answers()) {
@@ -59,7 +70,7 @@ impl Store {
                         result(at * TOGETHER + number, told);
                     }
                 };
-                let promoted = self.promote_some(&some[..count], rank, &interrupt, &mut tell);
+                let promoted = self.promote_some(&some[..count], (rank, flags), &interrupt, &mut tell);
                 if let Err(error) = promoted {
                     // Those that nothing was said about.
                     let those = (0..count).filter(|number| silent[*number]);
@@ -80,7 +91,7 @@ impl Store {
     fn promote_some(
         &self,
         keys: &[&[u8]],
-        rank: u32,
+        place: (u32, u32),
         interrupt: &Interrupt<'_>,
         tell: &mut impl FnMut(usize, Result<bool>),
     ) -> Result<()> {
@@ -98,7 +109,7 @@ impl Store {
                 Err(error) => tell(number, Err(error)),
             }
         }
-        let coming = self.open_for(&disk, (keys, rank), &wanted, interrupt, tell)?;
+        let coming = self.open_for(&disk, keys, place, &wanted, interrupt, tell)?;
         self.bring(&disk, keys, &coming, interrupt, tell);
         Ok(())
     }
@@ -129,7 +140,8 @@ impl Store {
     fn open_for(
         &self,
         disk: &DiskAccess,
-        (keys, rank): (&[&[u8]], u32),
+        keys: &[&[u8]],
+        (rank, flags): (u32, u32),
         wanted: &[(usize, DiskEntry)],
         interrupt: &Interrupt<'_>,
         tell: &mut impl FnMut(usize, Result<bool>),
@@ -155,7 +167,7 @@ impl Store {
             bytes: found.entry.bytes,
             rank: Some(rank),
             among: 0,
-            flags: FLAG_HIDDEN | FLAG_CHECKSUM | FLAG_RETURNS,
+            flags: FLAG_HIDDEN | FLAG_CHECKSUM | FLAG_RETURNS | flags,
             keep: keep_of(info),
             metadata: &info.metadata,
             put: 0,

@@ -29,12 +29,37 @@ impl Store {
     /// Waits until values that were just published, with these epochs, are on disk. One that was replaced meanwhile is not waited
     /// for.
     pub(super) fn wait_for_disk(&self, values: &[(&[u8], u64)], interrupt: &Interrupt<'_>) -> Result<()> {
+        let mut first = Ok(());
+        self.wait_for_disk_each(values, interrupt, |_, became| {
+            if first.is_ok() {
+                first = became;
+            }
+        });
+        first
+    }
+
+    /// The same, and `became` hears by number what became of each.
+    pub(super) fn wait_for_disk_each(
+        &self,
+        values: &[(&[u8], u64)],
+        interrupt: &Interrupt<'_>,
+        mut became: impl FnMut(usize, Result<()>),
+    ) {
         if values.is_empty() {
-            return Ok(());
+            return;
         }
-        match self.disk_to_wait_for(interrupt)? {
-            Some(disk) => values.chunks(TOGETHER).try_for_each(|part| self.wait_for_some(&disk, part, interrupt)),
-            None => Ok(()),
+        let disk = match self.disk_to_wait_for(interrupt) {
+            Ok(Some(disk)) => disk,
+            refused => {
+                let of_all = refused.map(|_| ());
+                return (0..values.len()).for_each(|number| became(number, of_all.clone()));
+            }
+        };
+        for (at, part) in values.chunks(TOGETHER).enumerate() {
+            let mut tell = |number: usize, of_it| became(at * TOGETHER + number, of_it);
+            if let Err(error) = self.wait_for_some(&disk, part, interrupt, &mut tell) {
+                (0..part.len()).for_each(|number| tell(number, Err(error.clone())));
+            }
         }
     }
 
@@ -77,9 +102,17 @@ impl Store {
         Err(Error::new(NMC_ERR_IO, text))
     }
 
+    /// Fails for all, and tells nothing then.
     #[cold]
-    fn wait_for_some(&self, disk: &DiskAccess, values: &[(&[u8], u64)], interrupt: &Interrupt<'_>) -> Result<()> {
+    fn wait_for_some(
+        &self,
+        disk: &DiskAccess,
+        values: &[(&[u8], u64)],
+        interrupt: &Interrupt<'_>,
+        became: &mut impl FnMut(usize, Result<()>),
+    ) -> Result<()> {
         let keys: Vec<&[u8]> = memory::collect(values.iter().map(|(key, _)| *key))?;
+        let mut each: Vec<Result<()>> = memory::with_capacity(values.len())?;
         let view = self.client.view();
         let mut pins: Vec<u32> = memory::with_capacity(values.len())?;
         // What is pinned is evicted last. If one goes all the same, or there is no slot for it, that is told below.
@@ -87,65 +120,80 @@ impl Store {
             Ok(Look::Ready(pin)) => Some(pin.slot),
             _ => None,
         }));
-        let mut waited = Ok(None);
+        let mut looked = Ok(());
         for _ in 0..TIMES {
-            waited = self.wait_while_pinned(disk, values, &keys, interrupt);
-            if !matches!(waited, Ok(Some(_))) {
+            let waited = self.wait_while_pinned(disk, &keys, interrupt);
+            each.clear();
+            looked = self.look_what_became(disk, values, &waited, interrupt, &mut each);
+            if waited.is_err() || looked.is_err() || !each.iter().any(is_in_memory) {
                 break;
             }
         }
         pins.into_iter().for_each(|slot| self.release_pin(view, slot));
-        match waited? {
-            Some(key) => {
-                let text = format!("{} is in memory, but was not written to disk: see the owner's log", show(key));
-                Err(Error::new(NMC_ERR_IO, text))
-            }
-            None => Ok(()),
-        }
+        looked?;
+        each.into_iter().enumerate().for_each(|(number, of_it)| became(number, of_it));
+        Ok(())
     }
 
-    /// Asks the owner for these values, and waits until it is done. Gives one that is in memory, and not on disk.
-    fn wait_while_pinned<'a>(
-        &self,
-        disk: &DiskAccess,
-        values: &[(&'a [u8], u64)],
-        keys: &[&[u8]],
-        interrupt: &Interrupt<'_>,
-    ) -> Result<Option<&'a [u8]>> {
+    /// Asks the owner for these values, and waits until it is done, or all are on disk.
+    fn wait_while_pinned(&self, disk: &DiskAccess, keys: &[&[u8]], interrupt: &Interrupt<'_>) -> Result<()> {
         let [ticket, ..] = self.call_disk_until(CALL_THROUGH, [self.namespace.into(), 0], keys, interrupt)?;
         let mut looks = 0u32;
         let is_there = |key: &[u8]| Ok::<_, Error>(disk.map.probe(self.namespace, key)?.is_some());
         loop {
             if keys.iter().try_fold(true, |all, key| Ok::<_, Error>(all && is_there(key)?))? {
-                return Ok(None);
+                return Ok(());
             }
             looks += 1;
             if looks.is_multiple_of(LOOKS) {
                 interrupt.check()?;
                 let [done, ..] = self.call_disk_until(CALL_DONE, [ticket, 0], &[], interrupt)?;
                 if done != 0 {
-                    break;
+                    return Ok(());
                 }
             }
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// Looks at each value: others may have failed where it was stored. What is in memory alone has failed as the wait for all has.
+    fn look_what_became(
+        &self,
+        disk: &DiskAccess,
+        values: &[(&[u8], u64)],
+        waited: &Result<()>,
+        interrupt: &Interrupt<'_>,
+        each: &mut Vec<Result<()>>,
+    ) -> Result<()> {
         // The tier may have been opened anew meanwhile, with another index.
-        let current = self.disk_for_call_until(interrupt)?;
+        let current = if waited.is_ok() { self.disk_for_call_until(interrupt)? } else { None };
         let map = current.as_ref().map_or(&disk.map, |current| &current.map);
         for (key, epoch) in values {
-            if map.probe(self.namespace, key)?.is_some() {
-                continue;
-            }
-            match self.look(self.client.view(), key)? {
-                Look::Ready((_, found)) if found == *epoch => return Ok(Some(key)),
+            let is_there = map.probe(self.namespace, key)?.is_some();
+            let of_it = match (is_there, self.look(self.client.view(), key)?) {
+                (true, _) => Ok(()),
+                (_, Look::Ready((_, found))) if found == *epoch => match waited {
+                    Ok(()) => {
+                        let text =
+                            format!("{} is in memory, but was not written to disk: see the owner's log", show(key));
+                        Err(Error::new(NMC_ERR_IO, text))
+                    }
+                    Err(error) => Err(error.clone()),
+                },
                 // Another one has its place.
-                Look::Ready(_) | Look::Writing(..) => {}
-                Look::Missing => {
+                (_, Look::Ready(_) | Look::Writing(..)) => Ok(()),
+                (_, Look::Missing) => {
                     let text = format!("{} was evicted or removed before it was written to disk", show(key));
-                    return Err(Error::new(NMC_ERR_STALE, text));
+                    Err(Error::new(NMC_ERR_STALE, text))
                 }
-            }
+            };
+            each.push(of_it);
         }
-        Ok(None)
+        Ok(())
     }
+}
+
+/// Whether a value was found in memory alone after the owner was done.
+fn is_in_memory(became: &Result<()>) -> bool {
+    became.as_ref().is_err_and(|error| error.status == NMC_ERR_IO)
 }

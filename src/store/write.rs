@@ -13,7 +13,8 @@ use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{
-    NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
+    NMC_ERR_UNAVAILABLE,
 };
 use crate::layout::store::{
     FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, Fate, MAX_KEY, ObjectHeader, PublishWords, Seal, Shape, View,
@@ -205,16 +206,23 @@ impl Store {
         Ok(results)
     }
 
-    /// Those that were stored wait for the disk, together; if that fails, so have they.
+    /// Those that were stored wait for the disk, together. One that does not come there has failed.
     fn wait_for_those(&self, items: &[(&[u8], Pieces<'_>)], epochs: &[u64], results: &mut [Result<()>]) {
         if epochs.is_empty() {
             return;
         }
-        let stored = items.iter().zip(epochs).zip(&*results).filter(|(_, result)| result.is_ok());
-        let waited = memory::collect::<(&[u8], u64)>(stored.map(|((item, epoch), _)| (item.0, *epoch)))
-            .and_then(|stored| self.wait_for_disk(&stored, &self.interrupt()));
-        if let Err(error) = waited {
-            results.iter_mut().filter(|result| result.is_ok()).for_each(|result| *result = Err(error.clone()));
+        let are_stored = || results.iter().enumerate().filter(|(_, result)| result.is_ok()).map(|(number, _)| number);
+        let listed = memory::collect::<usize>(are_stored()).and_then(|numbers| {
+            let values = memory::collect(numbers.iter().map(|number| (items[*number].0, epochs[*number])))?;
+            Ok((numbers, values))
+        });
+        match listed {
+            Ok((numbers, values)) => self.wait_for_disk_each(&values, &self.interrupt(), |number, became| {
+                results[numbers[number]] = became;
+            }),
+            Err(error) => {
+                results.iter_mut().filter(|result| result.is_ok()).for_each(|result| *result = Err(error.clone()));
+            }
         }
     }
 
@@ -613,16 +621,32 @@ impl Store {
         if prefix.len() > MAX_KEY {
             crate::bail!(NMC_ERR_INVALID_ARG, "the prefix {} has more than {MAX_KEY} bytes", show(prefix));
         }
-        let (mut removed, mut cursor) = (0, 0);
         let interrupt = self.interrupt();
+        let mut removed = 0;
+        for _ in 0..LOOKS {
+            let before = self.moves_on_disk(&interrupt)?;
+            // Memory first: what leaves it meanwhile is on disk then. What comes into it meanwhile is on disk, too, unless that
+            // is counted.
+            removed += self.remove_in_memory(prefix, &interrupt)?;
+            removed += self.remove_on_disk(prefix)?;
+            if self.moves_on_disk(&interrupt)? == before {
+                return Ok(removed);
+            }
+        }
+        let text =
+            format!("values moved from disk to memory again and again while those with {} were removed", show(prefix));
+        Err(Error::new(NMC_ERR_BUSY, text))
+    }
+
+    fn remove_in_memory(&self, prefix: &[u8], interrupt: &Interrupt<'_>) -> Result<u64> {
+        let (mut removed, mut cursor) = (0, 0);
         loop {
-            let [n, next, _] = self.call_until(&Request::RemoveMatching(self.namespace, prefix, cursor), &interrupt)?;
+            let [n, next, _] = self.call_until(&Request::RemoveMatching(self.namespace, prefix, cursor), interrupt)?;
             interrupt.check()?;
             removed += n;
             match u32::try_from(next) {
                 Ok(next) => cursor = next,
-                // Memory first: what leaves it meanwhile is on disk then.
-                Err(_) => return Ok(removed + self.remove_on_disk(prefix)?),
+                Err(_) => return Ok(removed),
             }
         }
     }

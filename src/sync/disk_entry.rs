@@ -63,10 +63,24 @@ pub fn fill(words: &Words, wanted: [u64; 4]) {
     words[0].store(wanted[0], Ordering::Release);
 }
 
+/// What takes the place of an entry that is about to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Move {
+    /// Another value.
+    Replaced = 1,
+    /// The same value, which was read into memory before. These are counted in the upper half, for those whom only they concern.
+    Same = 1 << 32,
+}
+
 /// Master: what takes the place of an entry is in memory by now, and the entry is about to end. Whoever looked at this count, then
 /// at memory, then at the entry, and found nothing, sees by the count that there may be something now.
-pub fn count_move(moved: &AtomicU64) {
-    moved.store(moved.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+pub fn count_move(moved: &AtomicU64, how: Move) {
+    moved.store(moved.load(Ordering::Relaxed).wrapping_add(how as u64), Ordering::Release);
+}
+
+/// Of a count, the values that ended on disk and stayed in memory. That of the others may carry into it, which is no harm.
+pub fn moves_of_same(moved: u64) -> u64 {
+    moved >> 32
 }
 
 /// Master: the entry ends.

@@ -524,14 +524,14 @@ impl Directory {
 
     /// A bucket was sealed: what was taken away before does not come back.
     fn forget_gone(&self) {
-        let unsynced = std::mem::take(&mut self.leaving.lock().unsynced);
+        let mut unsynced = std::mem::take(&mut self.leaving.lock().unsynced);
         if unsynced.is_empty() {
             return;
         }
         let forgotten = self.storage.forget(&unsynced);
         let mut journal = self.journal.lock();
         match forgotten {
-            Ok(()) => journal.forget(&unsynced),
+            Ok(()) => journal.forget(&mut unsynced),
             // Their marks stay.
             Err(_) => journal.doubt_names(),
         }
@@ -668,8 +668,8 @@ impl Directory {
 
     /// Names of namespaces, by number.
     #[must_use]
-    pub fn names(&self) -> Vec<(Space, Vec<u8>)> {
-        self.journal.lock().state().spaces.clone()
+    pub fn names(&self) -> Result<Vec<(Space, Vec<u8>)>> {
+        self.journal.lock().state().names()
     }
 }
 

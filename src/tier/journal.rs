@@ -61,6 +61,11 @@ pub struct State {
 }
 
 impl State {
+    /// A copy of the names of namespaces.
+    pub fn names(&self) -> Result<Vec<(Space, Vec<u8>)>> {
+        memory::try_collect(self.spaces.iter().map(|(space, name)| Ok((*space, memory::copy(name)?))))
+    }
+
     /// Room for what these records say: then nothing can fail.
     fn make_room(&mut self, entries: &[Entry]) -> Result<()> {
         let number_of = |kind: fn(&Entry) -> bool| entries.iter().filter(|entry| kind(entry)).count();
@@ -227,11 +232,10 @@ impl Journal {
     }
 
     /// The directory was synced after these buckets' files were taken away: their marks are over with the next journal.
-    pub fn forget(&mut self, gone: &[u64]) {
+    pub fn forget(&mut self, over: &mut [u64]) {
         if self.names_in_doubt {
             return;
         }
-        let mut over = gone.to_vec();
         over.sort_unstable();
         self.state.gone.retain(|bucket| over.binary_search(bucket).is_err());
         self.state.dead.retain(|(bucket, _)| over.binary_search(bucket).is_err());

@@ -305,7 +305,7 @@ fn scan(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Vec<FoundBucket>, Recovered)> {
     let state = journal.state();
-    let mut recovered = Recovered { spaces: state.spaces.clone(), position: state.position, ..Recovered::default() };
+    let mut recovered = Recovered { spaces: state.names()?, position: state.position, ..Recovered::default() };
     let mut ids = memory::with_capacity(buckets.len())?;
     for id in buckets {
         if state.gone.binary_search(id).is_ok() {
@@ -324,7 +324,9 @@ fn scan(
             format!("tier: {directory}: {lost} buckets could not be read before, and are left alone")
         });
     }
-    let current: HashMap<u32, u32> = state.spaces.iter().map(|(space, _)| (space.number, space.generation)).collect();
+    let mut current: HashMap<u32, u32> = HashMap::new();
+    memory::reserve_map(&mut current, state.spaces.len())?;
+    current.extend(state.spaces.iter().map(|(space, _)| (space.number, space.generation)));
     let (mut scanned, mut all) = (memory::with_capacity(ids.len())?, memory::with_capacity(ids.len())?);
     let (mut damaged, total, mut done) = (Vec::new(), ids.len() as u64, 0);
     for part in ids.chunks(SCANNERS * 4) {

@@ -15,9 +15,9 @@ pub use facts::{Fact, FactRecord, Fate, ON_DISK};
 pub use header::{APART, COUNTED_BITS, DISK_EXPECTED, LEFT, StoreHeader, cluster_of};
 pub use members::{ClientEntry, Namespace, RankCounters, RankHeap};
 pub use object::{
-    CLUSTERED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_RETURNS, METADATA_FLAGS, Metadata, ObjectHeader,
-    PRIORITY_SHIFT, PublishWords, RETAIN_SHIFT, Seal, Shape, access_word, key_units, metadata_flags, metadata_len,
-    reads_of,
+    CLUSTERED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_RETURNS, FLAG_SPARES, METADATA_FLAGS, Metadata,
+    ObjectHeader, PRIORITY_SHIFT, PublishWords, RETAIN_SHIFT, Seal, Shape, access_word, key_units, metadata_flags,
+    metadata_len, reads_of,
 };
 pub use view::View;
 

@@ -12,6 +12,8 @@ pub const FLAG_HIDDEN: u32 = 2;
 pub const FLAG_CONTIGUOUS: u32 = 4;
 /// In a request: the value comes back into memory from the disk below the store. No header has it.
 pub const FLAG_RETURNS: u32 = 8;
+/// In a request: nothing goes for the value that only memory has, though the disk below the store is to have it. No header has it.
+pub const FLAG_SPARES: u32 = 16;
 /// Bit of a plan's name that was given by a cluster.
 pub const CLUSTERED: u64 = 1 << 63;
 /// Shift of the retain class (2 bits) in the flags.

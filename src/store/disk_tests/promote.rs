@@ -301,3 +301,91 @@ fn what_was_read_from_a_former_tier_is_not_shown_as_what_the_next_one_has() {
     assert!(came.iter().all(|came| came.is_ok()), "{came:?}");
     assert_eq!(get(&bed.store, b"disk").as_deref().map(String::from_utf8_lossy).as_deref(), Some("of another tier.."));
 }
+
+/// Its bucket goes, or its entry ends, between the look at memory and the one at the disk.
+#[test]
+fn a_value_that_leaves_the_disk_when_memory_has_it_is_found() {
+    for bucket_goes in [true, false] {
+        let bed = Bed::new();
+        let store = &bed.store;
+        let disk = store.disk_access().unwrap().unwrap();
+        let entry = disk.map.probe(0, b"disk").unwrap().unwrap();
+        let mut moved = false;
+        let look = store.look_on_disk(disk, b"disk", |found| {
+            let look = store.state(b"disk")?;
+            if !std::mem::replace(&mut moved, true) {
+                assert!(found.is_none() && look == Look::Missing);
+                assert_eq!(promote(store, &[b"disk"]), [Ok(true)]);
+                bed.with(|master| match bucket_goes {
+                    true => master.end_bucket(1, &[entry.entry.fingerprint]).map(|ended| assert_eq!(ended, 1)),
+                    false => master.end_entry(entry.index, entry.word).map(|ended| assert!(ended)),
+                });
+            }
+            Ok(Some(look))
+        });
+        assert!(matches!(look.unwrap(), Look::Ready(_)), "{bucket_goes}");
+        assert_eq!(get(store, b"disk").unwrap(), VALUE);
+    }
+}
+
+/// It comes into memory behind the search through memory, and leaves the disk before the search there.
+#[test]
+fn a_removal_by_prefix_leaves_nothing_that_moves_into_memory_meanwhile() {
+    let bed = Bed::new();
+    put(&bed.store, b"dismissed", b"d");
+    let (store, host) = (bed.store.share(), Arc::clone(&bed.host));
+    let entry = bed.store.disk_access().unwrap().unwrap().map.probe(0, b"disk").unwrap().unwrap().entry;
+    *bed.disk.then.lock() = Some(Box::new(move || {
+        assert_eq!(promote(&store, &[b"disk"]), [Ok(true)]);
+        assert_eq!(host.with(|master| master.end_bucket(1, &[entry.fingerprint])).unwrap(), 1);
+    }));
+    assert_eq!(bed.store.remove_by_prefix(b"dis").unwrap(), 2);
+    assert_eq!(bed.store.presence(b"disk").unwrap(), Presence::Absent);
+    assert_eq!(bed.store.remove_by_prefix(b"dis").unwrap(), 0);
+}
+
+/// Control: with a count of that kind it tries again, but not for ever.
+#[test]
+fn a_removal_by_prefix_gives_up_when_values_move_all_the_time() {
+    let bed = Bed::new();
+    let map = Arc::clone(&bed.store.disk_access().unwrap().unwrap().map);
+    let again: Again = Arc::default();
+    *again.lock() = Some(Box::new({
+        let (again, disk) = (Arc::clone(&again), Arc::clone(&bed.disk));
+        move || {
+            crate::sync::disk_entry::count_move(&map.view().header().moved, crate::sync::disk_entry::Move::Same);
+            let again = Arc::clone(&again);
+            *disk.then.lock() = Some(Box::new(move || again.lock().as_ref().unwrap()()));
+        }
+    }));
+    again.lock().as_ref().unwrap()();
+    assert_eq!(bed.store.remove_by_prefix(b"none").unwrap_err().status, NMC_ERR_BUSY);
+    *again.lock() = None;
+}
+
+type Again = Arc<Mutex<Option<Box<dyn Fn() + Send>>>>;
+
+/// Memory is full of values that are nowhere else.
+#[test]
+fn what_comes_back_by_itself_costs_nothing_that_only_memory_has() {
+    for quota in [None, Some(16 * 4096)] {
+        let full = Config { max_objects: Some(4096), high_permille: 1000, low_permille: 1000, ..config() };
+        let (bed, small) = (Bed::of(&full), Space { number: 1, generation: 0 });
+        let there = record(b"disk", small, 40, (1, 0), VALUE.len() as u64, 9);
+        bed.attach(&[(b"", DEFAULT), (b"small", small)], &[there]);
+        bed.disk.values.lock().insert(Spot { bucket: 1, block: 0 }, VALUE.to_vec());
+        let store = bed.store.namespace(b"small", quota).unwrap();
+        let lost = || bed.with(|master| Ok(master.disk_counts().unwrap())).evicted_dirty;
+        for i in 0..2000u32 {
+            put_with(&store, &i.to_le_bytes(), &[7; 4096], &PutOptions { rank: Some(0), ..PutOptions::DEFAULT })
+                .unwrap();
+        }
+        let before = lost();
+        assert!(before > 0);
+        assert!(!store.promote_gently(b"disk", 0));
+        assert_eq!((lost(), store.presence(b"disk").unwrap()), (before, Presence::OnDisk));
+        // When some of it is on disk, that makes room. Control: who asks for it gets it in any case.
+        assert_eq!(promote(&store, &[b"disk"]), [Ok(true)]);
+        assert!(lost() > before);
+    }
+}

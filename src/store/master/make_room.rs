@@ -9,6 +9,8 @@ pub(super) struct Goal {
     pages: u32,
     /// Whether softly retained objects may go too.
     soft: bool,
+    /// Whether what only memory has stays, though the disk is to have it.
+    spares: bool,
 }
 
 /// What a value needs.
@@ -19,6 +21,8 @@ pub(super) struct Need {
     pub metadata_len: usize,
     /// Whether its pages must be one run.
     pub contiguous: bool,
+    /// Whether nothing goes for it that only memory has, though the disk is to have it.
+    pub spares: bool,
 }
 
 /// Objects that the disk does not have which are passed over, in one choice, for one that it has.
@@ -94,8 +98,8 @@ impl Master {
         now: u64,
         mut budget: usize,
     ) -> Result<(u32, Option<Run>)> {
-        let Need { pages, key_len, metadata_len, contiguous } = need;
-        self.approach_low(view, owner, pages, now, &mut budget);
+        let Need { pages, key_len, metadata_len, contiguous, spares } = need;
+        self.approach_low(view, owner, need, now, &mut budget);
         let mut last_resort = true;
         loop {
             let header = self.lists.head(FREE);
@@ -117,7 +121,7 @@ impl Master {
                 }
             }
             let short_of_pages = header.is_some() && !need.fits(&self.ranks[owner as usize].pages);
-            let goal = Goal { objects: BATCH, pages: pages.max(1), soft: true };
+            let goal = Goal { objects: BATCH, pages: pages.max(1), soft: true, spares };
             let mut evicted = self.evict_some(view, owner, goal, now, &mut budget);
             // Headers and keys are everybody's: any rank can give them back.
             let others = if short_of_pages { 0..0 } else { 0..view.layout.params.world_size };
@@ -144,7 +148,14 @@ impl Master {
     }
 
     /// From the high watermark down to the low one, a few objects a call.
-    pub(super) fn approach_low(&mut self, view: &View<'_>, owner: u32, pages: u32, now: u64, budget: &mut usize) {
+    fn approach_low(
+        &mut self,
+        view: &View<'_>,
+        owner: u32,
+        Need { pages, spares, .. }: Need,
+        now: u64,
+        budget: &mut usize,
+    ) {
         let p = *self.map.params();
         let rank = &mut self.ranks[owner as usize];
         let (used, total) = (u64::from(rank.pages.used()) + u64::from(pages), u64::from(p.pages()));
@@ -163,14 +174,14 @@ impl Master {
             let used = u64::from(self.ranks[owner as usize].pages.used()) + u64::from(pages);
             if let Some(over) = used.checked_sub(low).filter(|over| *over > 0) {
                 let pages = u32::try_from(over).unwrap_or(u32::MAX);
-                self.evict_some(view, owner, Goal { objects: SPARE, pages, soft: false }, now, budget);
+                self.evict_some(view, owner, Goal { objects: SPARE, pages, soft: false, spares }, now, budget);
             }
         }
         // Headers have a high watermark too, without a low one: they are all alike.
         let free = u64::from(self.lists.len(FREE)) * 1000;
         if free < u64::from(p.max_objects) * u64::from(1000 - p.high_permille) {
             let from = self.fullest();
-            self.evict_some(view, from, Goal { objects: 2, pages: u32::MAX, soft: false }, now, budget);
+            self.evict_some(view, from, Goal { objects: 2, pages: u32::MAX, soft: false, spares }, now, budget);
         }
     }
 
@@ -232,7 +243,7 @@ impl Master {
         for (index, list) in self.aside.drain(..) {
             self.lists.move_to(index, list);
         }
-        let only_dirty = chosen == 0;
+        let only_dirty = chosen == 0 && !goal.spares;
         for (index, list) in &dirty[..spared] {
             if only_dirty && chosen < goal.objects.min(BATCH) && pages < goal.pages {
                 pages += self.book(*index).pages;
@@ -356,7 +367,8 @@ impl Master {
                 return Ok(false);
             }
             let over = u64::from(self.ranks[owner as usize].pages.used()) - total * u64::from(permille) / 1000;
-            let goal = Goal { objects: BATCH, pages: u32::try_from(over).unwrap_or(u32::MAX), soft: true };
+            let pages = u32::try_from(over).unwrap_or(u32::MAX);
+            let goal = Goal { objects: BATCH, pages, soft: true, spares: false };
             if self.evict_some(view, owner, goal, now, &mut budget) == 0 {
                 if noticed {
                     // There may be more that became readable.

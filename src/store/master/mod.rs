@@ -24,9 +24,9 @@ use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ER
 use crate::layout::MAX_RANKS;
 use crate::layout::region::prefetch;
 use crate::layout::store::{
-    CLUSTERED, DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_RETURNS, Fact, Fate, MAX_EXTENTS,
-    MAX_KEY, MAX_METADATA, MAX_NAMESPACE_NAME, MAX_NAMESPACES, METADATA_FLAGS, ON_DISK, ObjectHeader, PRIORITY_SHIFT,
-    PublishWords, RETAIN_SHIFT, Seal, View, key_units, metadata_flags, metadata_len, reads_of,
+    CLUSTERED, DISK_EXPECTED, FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, FLAG_RETURNS, FLAG_SPARES, Fact, Fate,
+    MAX_EXTENTS, MAX_KEY, MAX_METADATA, MAX_NAMESPACE_NAME, MAX_NAMESPACES, METADATA_FLAGS, ON_DISK, ObjectHeader,
+    PRIORITY_SHIFT, PublishWords, RETAIN_SHIFT, Seal, View, key_units, metadata_flags, metadata_len, reads_of,
 };
 use crate::mem::limits::check_available;
 use crate::store::backing::{Mark, ReadFrom};
@@ -79,7 +79,7 @@ pub struct OpenRequest<'a> {
     pub rank: Option<u32>,
     /// Ranks of which any may hold it, a bit each, if that one has no room; 0 if no other may.
     pub among: u64,
-    /// `FLAG_HIDDEN`, `FLAG_CONTIGUOUS`, `FLAG_CHECKSUM`, `FLAG_RETURNS`.
+    /// `FLAG_HIDDEN`, `FLAG_CONTIGUOUS`, `FLAG_CHECKSUM`, `FLAG_RETURNS`, `FLAG_SPARES`.
     pub flags: u32,
     /// How it is kept.
     pub keep: Keep,
@@ -260,7 +260,7 @@ pub struct Master {
     disk: Option<disk::Disk>,
 }
 
-pub use disk::{Admission, DiskContent, DiskCounts, OnDisk, Scope, Stored, ToWrite};
+pub use disk::{Admission, DiskContent, DiskCounts, MOST_HELD, OnDisk, Scope, Stored, ToWrite};
 
 /// Id and generation of a namespace as headers hold them.
 #[inline(always)]

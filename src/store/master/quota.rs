@@ -14,7 +14,15 @@ pub(super) struct Place {
 }
 
 impl Master {
-    pub(super) fn respect_quota(&mut self, view: &View<'_>, namespace: u32, quota: u64, need: u64) -> Result<()> {
+    /// Evicts what a namespace has too much for a value of so many bytes; without what only memory has if it `spares` that.
+    pub(super) fn respect_quota(
+        &mut self,
+        view: &View<'_>,
+        namespace: u32,
+        quota: u64,
+        need: u64,
+        spares: bool,
+    ) -> Result<()> {
         let used = |master: &Self| master.accounts.get(namespace as usize).map_or(0, |account| account.used);
         let over = |master: &Self| used(master).saturating_add(need).saturating_sub(quota);
         if over(self) == 0 {
@@ -36,7 +44,7 @@ impl Master {
                 break;
             }
             victims.clear();
-            self.choose_own(view, namespace, over(self), &mut budget, &mut victims);
+            self.choose_own(view, namespace, (over(self), spares), &mut budget, &mut victims);
             victims.chunks(BATCH).for_each(|batch| _ = self.evict(view, batch));
         }
         self.batch = victims;
@@ -55,12 +63,19 @@ impl Master {
     }
 
     /// Chooses objects of a namespace that go next, until they make room for so much or the budget is used up.
-    fn choose_own(&mut self, view: &View<'_>, namespace: u32, goal: u64, budget: &mut usize, victims: &mut Vec<u32>) {
+    fn choose_own(
+        &mut self,
+        view: &View<'_>,
+        namespace: u32,
+        (goal, spares): (u64, bool),
+        budget: &mut usize,
+        victims: &mut Vec<u32>,
+    ) {
         let (ranks, now, mut gained) = (self.ranks.len().min(MAX_RANKS), now_ns(), 0);
         let (mut spared, mut first, mut count) = ([0; SPARED], 0, 0);
         for level in 0..LEVELS {
             // What the disk does not have stays for what it has, whatever the priority; but what is retained goes last.
-            while level == LEVELS - 1 && first < count && gained < goal {
+            while level == LEVELS - 1 && !spares && first < count && gained < goal {
                 gained += self.paged_bytes(spared[first]);
                 victims.push(spared[first]);
                 first += 1;
@@ -72,15 +87,19 @@ impl Master {
             {
                 let Some(index) = at[rank].filter(|_| *budget > 0) else { break };
                 *budget -= 1;
+                let book = self.books.get(index as usize);
+                let dirty = disk::is_admitted(self.disk.as_ref(), view, index, book)
+                    && !disk::is_clean(self.disk.as_ref(), index, book);
+                if dirty && spares && count == SPARED {
+                    // More of them than can be kept apart: the next search begins before them.
+                    return self.go_on_from(namespace, level, &at[..ranks], &spared[first..count]);
+                }
                 at[rank] = self.lists.after(index);
                 let facts = self.book(index).facts(view, index, now);
                 if self.ranks[rank].queues.spares(&mut self.lists, index, &facts) {
                     continue;
                 }
-                let book = self.books.get(index as usize);
-                let dirty = disk::is_admitted(self.disk.as_ref(), view, index, book)
-                    && !disk::is_clean(self.disk.as_ref(), index, book);
-                if dirty && count < SPARED && level < LEVELS - 1 {
+                if dirty && count < SPARED && (spares || level < LEVELS - 1) {
                     spared[count] = index;
                     count += 1;
                     continue;

@@ -104,7 +104,7 @@ impl Owner {
 
     /// See [`super::Tier::scan`].
     pub fn scan(&self, each: &mut dyn FnMut(&Scanned<'_>) -> bool) -> Result<()> {
-        let names = self.directory.names();
+        let names = self.directory.names()?;
         let mut why = None;
         let mut one = |bucket: u64, item: &Item<'_>| {
             let Some((_, name)) = names.iter().find(|(space, _)| *space == item.space) else { return Ok(true) };

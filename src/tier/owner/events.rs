@@ -68,11 +68,15 @@ impl Owner {
             return;
         }
         let names = self.directory.names();
-        let name_of = |item: &ToWrite| names.iter().find(|(space, _)| *space == item.space).map(|(_, name)| name);
+        let name_of = |item: &ToWrite| {
+            let names = names.as_ref().map_err(Clone::clone)?;
+            let name = names.iter().find(|(space, _)| *space == item.space);
+            name.map_or(Ok(Vec::new()), |(_, name)| memory::copy(name))
+        };
         let mut values = Vec::new();
         let mut lost = 0;
         for item in items {
-            let name = name_of(item).map_or(Ok(Vec::new()), |name| memory::copy(name));
+            let name = name_of(item);
             let value = name.and_then(|name| Ok((name, memory::copy(&item.key)?, item.bytes)));
             lost += u64::from(value.and_then(|value| memory::push(&mut values, value)).is_err());
         }

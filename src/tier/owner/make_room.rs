@@ -155,7 +155,7 @@ impl Owner {
         records: &mut Vec<Fingerprint>,
         values: &mut Vec<(Vec<u8>, Vec<u8>, u64)>,
     ) -> Result<()> {
-        let names = self.directory.names();
+        let names = self.directory.names()?;
         self.directory.list_one(bucket, &mut |item| {
             if self.entry_of(bucket, item).is_none() {
                 return Ok(());

@@ -27,7 +27,7 @@ use crate::layout::disk::{Entry, Spot};
 use crate::layout::store::MAX_NAMESPACES;
 use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, HeldMemory, Mark, SpaceName};
 use crate::store::disk::{DiskMap, heat_now};
-use crate::store::master::{Admission, DiskContent, DiskCounts, Scope, Stored, ToWrite};
+use crate::store::master::{Admission, DiskContent, DiskCounts, MOST_HELD, Scope, Stored, ToWrite};
 use crate::store::watch::Announcer;
 use crate::store::{MasterSlot, Policy};
 use crate::sync::{disk_entry, service_thread};
@@ -103,6 +103,24 @@ impl Inbox {
         self.at.contains(&ticket) || self.jobs.iter().any(|(other, _)| *other == ticket)
     }
 
+    /// Takes a job; the thread is at it from now on.
+    fn take(&mut self, place: usize) -> Option<(u64, Job)> {
+        let (ticket, job) = self.jobs.remove(place)?;
+        self.at.push(ticket);
+        Some((ticket, job))
+    }
+
+    /// What is told of a job that is over, and of which nothing is known any more.
+    fn is_forgotten(&self, ticket: u64) -> Option<Result<u64>> {
+        let over = || {
+            Err(Error::new(
+                NMC_ERR_CANCELLED,
+                "nobody knows what came of it: the tier was opened anew, or it is long ago",
+            ))
+        };
+        (!self.is_pending(ticket)).then(over)
+    }
+
     fn finish(&mut self, ticket: u64, result: Result<u64>) {
         self.at.retain(|other| *other != ticket);
         if self.results.len() >= RESULTS {
@@ -148,6 +166,33 @@ pub struct Running {
     thread: Option<JoinHandle<()>>,
     /// The store's former disk, until this one is open.
     former: Option<u64>,
+}
+
+/// Jobs come first, but not always: whoever has one done after the other does not keep the thread from writing ahead. The rest gets a
+/// turn when jobs have had as much time as its last turn took.
+struct Turns {
+    rest_began: Instant,
+    rest_ended: Instant,
+}
+
+impl Turns {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { rest_began: now, rest_ended: now }
+    }
+
+    /// Whether what is no job goes before the next one.
+    fn is_of_the_rest(&self, now: Instant) -> bool {
+        now.duration_since(self.rest_ended) >= self.rest_ended.duration_since(self.rest_began)
+    }
+
+    fn begin_rest(&mut self) {
+        self.rest_began = Instant::now();
+    }
+
+    fn end_rest(&mut self) {
+        self.rest_ended = Instant::now();
+    }
 }
 
 /// The keys of a call that outlives it.
@@ -225,6 +270,8 @@ impl Running {
         map.view().header().bytes_total.store(directory.bytes_total(), Relaxed);
         let flags = super::reader::flags(options, config.backend);
         let reader = super::reader::make(real.shareable()?, flags)?;
+        let mut results = VecDeque::new();
+        memory::reserve_queue(&mut results, RESULTS)?;
         let names = spaces.iter().filter_map(|(space, name)| Some((SpaceName::new(name)?, *space)));
         let names = memory::collect(names)?;
         let owner = Arc::new(Owner {
@@ -236,6 +283,8 @@ impl Running {
             flags,
             config: config.clone(),
             inbox: Mutex::new(Inbox {
+                at: memory::with_capacity(2 * MOST_TOGETHER)?,
+                results,
                 paused: config.paused,
                 wake: true,
                 next: id::random_u64()? >> 8,
@@ -457,7 +506,10 @@ impl Owner {
 
     /// Ends or begins offloading.
     pub fn pause(&self, paused: bool) {
-        self.inbox.lock().paused = paused;
+        let mut inbox = self.inbox.lock();
+        // There may be something to write since it was paused.
+        (inbox.paused, inbox.wake) = (paused, true);
+        drop(inbox);
         self.changed.notify_all();
     }
 
@@ -480,13 +532,7 @@ impl Owner {
     fn result(&self, ticket: u64) -> Option<Result<u64>> {
         let inbox = self.inbox.lock();
         let found = inbox.results.iter().find(|(done, _)| *done == ticket).map(|(_, result)| result.clone());
-        let over = || {
-            Err(Error::new(
-                NMC_ERR_CANCELLED,
-                "nobody knows what came of it: the tier was opened anew, or it is long ago",
-            ))
-        };
-        found.or_else(|| (!inbox.is_pending(ticket)).then(over))
+        found.or_else(|| inbox.is_forgotten(ticket))
     }
 
     fn wait(&self, ticket: u64) -> Result<u64> {
@@ -500,6 +546,9 @@ impl Owner {
             }
             if inbox.stop {
                 return Err(write::closing());
+            }
+            if let Some(forgotten) = inbox.is_forgotten(ticket) {
+                return forgotten;
             }
             self.changed.wait_for(&mut inbox, Duration::from_millis(100));
         }
@@ -548,6 +597,7 @@ impl Owner {
         let mut full = false;
         // Until when nothing is written ahead, since enough was.
         let mut held_back = None;
+        let mut turns = Turns::new();
         loop {
             let (job, paused) = {
                 let mut inbox = self.inbox.lock();
@@ -562,31 +612,19 @@ impl Owner {
                 if inbox.stop {
                     return;
                 }
-                inbox.wake = false;
-                let job = inbox.jobs.pop_front();
-                inbox.at.clear();
-                inbox.at.extend(job.as_ref().map(|(ticket, _)| *ticket));
+                let now = Instant::now();
+                let rest_waits = inbox.wake || now >= next_beat || self.config.promote_after > 0;
+                let job = if rest_waits && turns.is_of_the_rest(now) { None } else { inbox.take(0) };
+                inbox.wake &= job.is_some();
                 (job, inbox.paused)
             };
-            if let Some((_, Job::Through(namespace, keys))) = job {
-                self.write_through(memory, namespace, keys);
-                self.tidy();
-                continue;
-            }
             if let Some((ticket, job)) = job {
-                let asked = !matches!(job, Job::Suspect { .. });
-                let result = self.run(memory, job);
-                let mut inbox = self.inbox.lock();
-                inbox.at.clear();
-                if asked {
-                    inbox.finish(ticket, result);
-                }
-                drop(inbox);
-                self.changed.notify_all();
+                self.do_job(memory, ticket, job);
                 // Who asks again and again does not keep space from coming back.
                 self.tidy();
                 continue;
             }
+            turns.begin_rest();
             let beat_is_over = Instant::now() >= next_beat;
             // Without room it waits for the next beat, or for what comes back.
             let mut more = self.promote_some(memory);
@@ -611,13 +649,14 @@ impl Owner {
             if beat_is_over {
                 next_beat = Instant::now() + beat;
             }
+            turns.end_rest();
         }
     }
 
     /// The thread begins anew after a bug: nobody waits for what it was at, and nothing is held for it.
     fn recover_from_bug(&self) {
         let mut inbox = self.inbox.lock();
-        for ticket in std::mem::take(&mut inbox.at) {
+        while let Some(ticket) = inbox.at.last().copied() {
             inbox.finish(
                 ticket,
                 Err(Error::new(NMC_ERR_INTERNAL, "the tier's owner met a bug in nanomc; please report it")),
@@ -659,6 +698,38 @@ impl Owner {
         true
     }
 
+    /// Does a job that was taken, and says what came of it.
+    fn do_job(&self, memory: &dyn HeldMemory, ticket: u64, job: Job) {
+        if let Job::Through(namespace, keys) = job {
+            self.write_through(memory, ticket, namespace, keys);
+        } else {
+            let asked = !matches!(job, Job::Suspect { .. });
+            let result = self.run(memory, job);
+            let mut inbox = self.inbox.lock();
+            inbox.at.retain(|other| *other != ticket);
+            if asked {
+                inbox.finish(ticket, result);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// In the middle of a long job: does those that somebody waits for and that take little, of those that are there now.
+    fn do_short_jobs(&self, memory: &dyn HeldMemory) {
+        let is_short = |job: &Job| !matches!(job, Job::Offload(_) | Job::Evict(_));
+        let waiting = self.inbox.lock().jobs.len();
+        // What the long one could not read it still has to tell.
+        let unread = self.unread.lock().take();
+        for _ in 0..waiting {
+            let mut inbox = self.inbox.lock();
+            let short = inbox.jobs.iter().position(|(_, job)| is_short(job));
+            let Some((ticket, job)) = short.filter(|_| !inbox.stop).and_then(|at| inbox.take(at)) else { break };
+            drop(inbox);
+            self.do_job(memory, ticket, job);
+        }
+        *self.unread.lock() = unread;
+    }
+
     fn run(&self, memory: &dyn HeldMemory, job: Job) -> Result<u64> {
         match job {
             Job::Suspect { index, word } | Job::Look { index, word } => self.look_at(index, word).map(u64::from),
@@ -668,6 +739,7 @@ impl Owner {
             }
             Job::Offload(None) => self.write_all(memory),
             Job::Offload(Some((namespace, keys))) => self.write_keys(memory, namespace, &keys),
+            // See `do_job`.
             Job::Through(namespace, keys) => self.write_keys(memory, namespace, &keys),
             Job::Evict(keep) => self.evict_down_to(keep),
         }

@@ -12,36 +12,36 @@ pub(super) fn closing() -> Error {
 
 impl Owner {
     /// Writes what callers wait for: all that have asked by now, one bucket for all of a namespace.
-    pub(super) fn write_through(&self, memory: &dyn HeldMemory, namespace: u32, mut keys: Vec<Vec<u8>>) {
+    pub(super) fn write_through(&self, memory: &dyn HeldMemory, ticket: u64, namespace: u32, mut keys: Vec<Vec<u8>>) {
         let mut inbox = self.inbox.lock();
+        // This one and those that join it: there may be a long job which they interrupt.
+        let first = inbox.at.iter().rposition(|other| *other == ticket).unwrap_or(inbox.at.len());
         let mut at = 0;
-        while at < inbox.jobs.len() && inbox.at.len() < MOST_TOGETHER {
+        while at < inbox.jobs.len() && inbox.at.len() - first < MOST_TOGETHER {
             let joins = match &inbox.jobs[at].1 {
                 // Without memory to join it, it comes next.
                 Job::Through(other, more) => *other == namespace && memory::reserve(&mut keys, more.len()).is_ok(),
                 _ => false,
             };
-            if !joins || memory::reserve(&mut inbox.at, 1).is_err() {
+            if !joins {
                 at += 1;
-            } else if let Some((ticket, Job::Through(_, mut more))) = inbox.jobs.remove(at) {
-                inbox.at.push(ticket);
+            } else if let Some((_, Job::Through(_, mut more))) = inbox.take(at) {
                 keys.append(&mut more);
             }
         }
         drop(inbox);
         let result = self.write_keys(memory, namespace, &keys);
         let mut inbox = self.inbox.lock();
-        let tickets = std::mem::take(&mut inbox.at);
-        tickets.into_iter().for_each(|ticket| inbox.finish(ticket, result.clone()));
-        drop(inbox);
-        self.changed.notify_all();
+        while let Some(ticket) = inbox.at.get(first).copied() {
+            inbox.finish(ticket, result.clone());
+        }
     }
 
     /// Writes the values of keys, a bucket at a time: what is written cannot be evicted meanwhile.
     pub(super) fn write_keys(&self, memory: &dyn HeldMemory, namespace: u32, keys: &[Vec<u8>]) -> Result<u64> {
         let host = self.host()?;
-        let most = (self.config.bucket_keys.max(1) as usize, self.bucket_bytes());
-        let (mut rest, mut written) = (keys, 0);
+        let most = (self.bucket_keys(), self.bucket_bytes());
+        let (mut rest, mut written, mut no_space) = (keys, 0, None);
         let first = self.directory.next_bucket();
         *self.unread.lock() = None;
         while !rest.is_empty() && !self.is_stopping() {
@@ -51,7 +51,12 @@ impl Owner {
             let looked = looked.inspect_err(|_| self.release_holds(&items))?;
             rest = rest.get(looked.max(1)..).unwrap_or_default();
             if !items.is_empty() {
-                written += self.write_bucket(memory, &items)?;
+                match self.write_bucket(memory, &items) {
+                    Ok(more) => written += more,
+                    // Smaller ones may have room.
+                    Err(error) if error.status == NMC_ERR_NO_SPACE => no_space = Some(error),
+                    Err(error) => return Err(error),
+                }
             }
             if self.newest_evicted.load(Relaxed) >= first {
                 crate::bail!(
@@ -63,13 +68,21 @@ impl Owner {
         if !rest.is_empty() {
             return Err(closing());
         }
-        self.all_was_read(written)
+        match no_space {
+            Some(error) => Err(error),
+            None => self.all_was_read(written),
+        }
     }
 
     /// How many values were written, if all that were to be could be read.
     fn all_was_read(&self, written: u64) -> Result<u64> {
         let unread = self.unread.lock().take();
         unread.map_or(Ok(written), |error| Err(error.context("some values could not be read, and were not written")))
+    }
+
+    /// Values in a bucket: no more than can be held until they are written.
+    fn bucket_keys(&self) -> usize {
+        (self.config.bucket_keys as usize).clamp(1, MOST_HELD)
     }
 
     /// Bytes of values in a bucket: no more than a small part of a heap, since they cannot be evicted before it is safe.
@@ -86,7 +99,7 @@ impl Owner {
     /// The next objects that are to be written, up to a bucket full. Gives whether there may be more.
     pub(super) fn gather(&self, scope: Scope, items: &mut Vec<ToWrite>) -> Result<bool> {
         let host = self.host()?;
-        let (limit, keys) = (self.bucket_bytes(), self.config.bucket_keys.max(1) as usize);
+        let (limit, keys) = (self.bucket_bytes(), self.bucket_keys());
         self.make_room_in_index(keys as u64)?;
         // Every object is looked at several times over, whatever comes and goes.
         let mut looks = host.with(|master| {
@@ -145,6 +158,7 @@ impl Owner {
             if !items.is_empty() {
                 let now = self.write_bucket(memory, &items)?;
                 (written, in_pass) = (written + now, in_pass + now);
+                self.do_short_jobs(memory);
             }
             // What was written leaves again to make room: the disk holds no more.
             let over = self.newest_evicted.load(Relaxed) >= first;
@@ -229,6 +243,7 @@ impl Owner {
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use super::*;
+    use crate::store::Store;
     use crate::tier::tests::{config, open, put, store, value};
 
     #[test]
@@ -242,5 +257,100 @@ mod tests {
         owner.inbox.lock().stop = true;
         let said = owner.write_keys(&*memory, 0, &[b"k".to_vec()]);
         assert_eq!(said.unwrap_err().status, NMC_ERR_CANCELLED);
+    }
+
+    /// Memory that tells when something is read from it: the key, and the owner who reads.
+    struct Watched<F> {
+        memory: Store,
+        owner: Arc<Mutex<Weak<Owner>>>,
+        read: F,
+    }
+
+    impl<F: Fn(&Owner, &[u8]) + Send + Sync> HeldMemory for Watched<F> {
+        fn store_id(&self) -> u64 {
+            self.memory.store_id()
+        }
+
+        fn read_held(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
+            let owner = self.owner.lock().upgrade().unwrap();
+            (self.read)(&owner, &item.key);
+            self.memory.read_held(item, offset, to)
+        }
+
+        fn promote(&self, namespace: u32, key: &[u8], rank: u32) -> bool {
+            HeldMemory::promote(&self.memory, namespace, key, rank)
+        }
+    }
+
+    fn watch(store: &Store, config: &Config, read: impl Fn(&Owner, &[u8]) + Send + Sync + 'static) -> Running {
+        let owner = Arc::default();
+        let memory = Watched { memory: store.share(), owner: Arc::clone(&owner), read };
+        let host = store.host().unwrap();
+        let running = Running::open(Box::new(memory), Announcer::to_nobody(), host, config, &mut |_, _| ()).unwrap();
+        *owner.lock() = Arc::downgrade(running.owner());
+        running
+    }
+
+    /// While everything is written somebody asks for a sync.
+    #[test]
+    fn a_sync_does_not_wait_until_everything_is_written() {
+        let (dir, store) = (tempfile::tempdir().unwrap(), store());
+        let (ticket, synced) = (Mutex::new(None), Arc::new(AtomicU64::new(0)));
+        let seen = Arc::clone(&synced);
+        let running = watch(&store, &Config { bucket_keys: 1, ..config(&dir) }, move |owner, _| {
+            let ticket = *ticket.lock().get_or_insert_with(|| owner.begin(Job::Sync).unwrap());
+            seen.fetch_add(owner.result(ticket).is_some_and(|result| result.is_ok()).into(), Relaxed);
+        });
+        for i in 0..4 {
+            put(&store, &format!("k{i}"), &value(i, 1000));
+        }
+        assert_eq!(running.owner().offload(0, None).unwrap(), 4);
+        assert!(synced.load(Relaxed) > 0, "the sync came after all values");
+    }
+
+    /// Before each job is done there is the next one.
+    #[test]
+    fn what_memory_evicts_next_is_written_ahead_beside_jobs_without_end() {
+        const JOBS: u64 = 100;
+        let (dir, store) = (tempfile::tempdir().unwrap(), store());
+        let job = |i: u64| Job::Offload(Some((0, vec![format!("job {i}").into_bytes()])));
+        // Jobs that were begun, and how many of them when something else was written; the first one waits until all is there.
+        let (begun, ahead, gate) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(())));
+        let (counted, first, entered) = (Arc::clone(&begun), Arc::clone(&ahead), Arc::clone(&gate));
+        let paused = Config { heartbeat_ms: 3_600_000, ..config(&dir) };
+        let running = watch(&store, &paused, move |owner, key| {
+            drop(entered.lock());
+            let so_far = counted.load(Relaxed);
+            if key.starts_with(b"job") {
+                owner.begin(job(counted.fetch_add(1, Relaxed) + 1)).unwrap();
+            } else if first.load(Relaxed) == 0 {
+                first.store(so_far, Relaxed);
+            }
+        });
+        for i in 0..45 {
+            put(&store, &format!("k{i}"), &value(i, 32 << 10));
+        }
+        for i in 0..JOBS {
+            put(&store, &format!("job {i}"), &value(i, 1000));
+        }
+        let closed = gate.lock();
+        running.owner().begin(job(0)).unwrap();
+        running.owner().pause(false);
+        drop(closed);
+        // The last one names nothing that is there.
+        while begun.load(Relaxed) < JOBS || running.owner().offload(0, None).is_err() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let ahead = ahead.load(Relaxed);
+        assert!(ahead > 0 && ahead < JOBS, "{ahead}");
+    }
+
+    /// Results of others take the place of one before it is looked at.
+    #[test]
+    fn who_waits_for_a_result_that_is_forgotten_is_told_so() {
+        let (dir, store) = (tempfile::tempdir().unwrap(), store());
+        let tier = open(&store, &config(&dir));
+        let owner = tier.running.as_ref().unwrap().owner();
+        assert_eq!(owner.wait(7).unwrap_err().status, NMC_ERR_CANCELLED);
     }
 }

@@ -10,7 +10,7 @@ use super::*;
 use crate::layout::disk::{Entry, Fingerprint, MAX_SPACE, MAX_VALUE, Space, Spot};
 use crate::store::backing::SpaceName;
 use crate::store::disk::DiskMap;
-use crate::sync::disk_entry;
+use crate::sync::disk_entry::{self, Move};
 use holds::{Hold, Holds};
 use std::collections::VecDeque;
 
@@ -406,6 +406,15 @@ impl Disk {
         Some(index)
     }
 
+    /// An entry ends, and if memory has its value that stays there.
+    fn count_if_in_memory(&self, books: &[Book], entry: u32) {
+        let index = self.in_memory.get(entry as usize).and_then(|place| place.checked_sub(1));
+        let book = index.and_then(|index| Some((index, books.get(index as usize)?)));
+        if book.is_some_and(|(index, book)| self.clean(index, book).is_some()) {
+            disk_entry::count_move(&self.map.view().header().moved, Move::Same);
+        }
+    }
+
     /// Ends an entry that lives; gives what it said.
     fn end(&mut self, index: u32) -> Option<Entry> {
         let map = Arc::clone(&self.map);
@@ -561,7 +570,7 @@ impl Master {
     /// A value on disk is no longer what its key stands for: the one that is in memory by now is.
     pub(super) fn move_from_disk(&mut self, entry: Option<u32>) {
         if let (Some(_), Some(disk)) = (entry, &self.disk) {
-            disk_entry::count_move(&disk.map.view().header().moved);
+            disk_entry::count_move(&disk.map.view().header().moved, Move::Replaced);
         }
         self.end_on_disk(entry);
     }
@@ -728,6 +737,7 @@ impl Master {
         if same {
             let since = self.map.view().header().since_apart();
             let brought = since.and_then(|since| disk.brought(&self.books, index, since));
+            disk.count_if_in_memory(&self.books, index);
             disk.kill(index);
             self.drop_brought(brought.as_slice());
         }

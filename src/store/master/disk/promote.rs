@@ -50,6 +50,7 @@ impl Master {
                 continue;
             };
             brought.extend(since.and_then(|since| disk.brought(&self.books, index, since)));
+            disk.count_if_in_memory(&self.books, index);
             disk.end(index);
             disk.marks.push(Mark::Over { spot: entry.spot });
             ended += 1;
