@@ -7,7 +7,7 @@
 #[path = "common/cluster.rs"]
 mod common;
 
-use common::{Directory, PAGE, slice, store_as};
+use common::{Directory, PAGE, eventually, get, slice, store_as, value};
 use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
 use nanomc::cluster::net::Span;
@@ -31,22 +31,10 @@ fn node_of(config: Config, checksums: bool) -> (Cluster, Store, String) {
     (cluster, store, name)
 }
 
-fn value(seed: usize, bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|i| u8::try_from((i * 7 + seed * 13 + i / 256) % 256).unwrap()).collect()
-}
-
 fn put(cluster: &Cluster, key: &str, value: &[u8], copies: u32) {
     let replicate = Replicate { copies, ..PutOptions::default().replicate };
     let options = PutOptions { replicate, ..PutOptions::default() };
     cluster.put(&[Item::new(key.as_bytes(), &[slice(value)])], &options).unwrap().remove(0).unwrap();
-}
-
-fn get(cluster: &Cluster, key: &str, room: usize) -> Result<Vec<u8>, i32> {
-    let mut into = vec![0u8; room];
-    let got = cluster.get(&[Item::new(key.as_bytes(), &[slice(&into)])]).unwrap().remove(0);
-    got.result.map_err(|error| error.status)?;
-    into.truncate(usize::try_from(got.bytes).unwrap());
-    Ok(into)
 }
 
 /// Changes a byte of a value where it lies, or changes it back.
@@ -65,14 +53,6 @@ fn damage(store: &Store, key: &str, at: usize) {
         left -= bytes;
     }
     panic!("{key} has no byte {at}");
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let late = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < late, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

@@ -4,8 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 #![allow(unsafe_code, reason = "an allocator that counts, and the C functions")]
 
+#[path = "common/ffi.rs"]
+mod ffi;
+
+use ffi::{fresh, slice, zeroed};
 use nanomc::base::status::*;
-use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use nanomc::ffi::common::*;
 use nanomc::ffi::config::Config as _;
 use nanomc::ffi::kv::{nmc_kv_create, nmc_kv_destroy};
@@ -98,10 +101,6 @@ impl Book {
     }
 }
 
-fn slice(bytes: &[u8]) -> nmc_slice_t {
-    nmc_slice_t { ptr: bytes.as_ptr().cast(), len: bytes.len() }
-}
-
 /// A key of 40 bytes, a part of which is not in the header.
 fn key(number: u64) -> [u8; 40] {
     let mut key = [b'k'; 40];
@@ -109,15 +108,8 @@ fn key(number: u64) -> [u8; 40] {
     key
 }
 
-fn zeroed<T>() -> T {
-    // SAFETY: structs of the C functions: integers and pointers, for which all zero is a value.
-    unsafe { std::mem::zeroed() }
-}
-
 fn store_with(policy: u32, flags: u32) -> *mut nmc_store_t {
-    let mut config: nmc_store_config_t = zeroed();
-    config.struct_size = u32::try_from(size_of::<nmc_store_config_t>()).unwrap();
-    config.abi_version = NMC_ABI_VERSION;
+    let mut config: nmc_store_config_t = fresh();
     (config.page_bytes, config.heap_bytes, config.max_objects) = (4096, 256 * 4096, 256);
     (config.high_permille, config.low_permille, config.watchdog_ms) = (-1, -1, -1);
     (config.device, config.attach_timeout_ms, config.call_timeout_ms) = (-1, -1, -1);
@@ -227,9 +219,8 @@ fn writing_does_not_allocate() {
             next += 1;
             key(next)
         };
-        let mut replace: nmc_put_options_t = zeroed();
-        replace.struct_size = u32::try_from(size_of::<nmc_put_options_t>()).unwrap();
-        (replace.abi_version, replace.preferred_segment, replace.flags) = (NMC_ABI_VERSION, -1, NMC_PUT_REPLACE);
+        let mut replace: nmc_put_options_t = ffi::fresh();
+        (replace.preferred_segment, replace.flags) = (-1, NMC_PUT_REPLACE);
         let mut plan: nmc_write_plan_t = zeroed();
         let mut book = Book::default();
         // SAFETY: the C contracts: every pointer is to a local that is large enough.
@@ -304,9 +295,7 @@ const KNOWN: Known = Known { put_exists: 8, replace: 2, remove: 3, abort: 3, put
 
 #[test]
 fn a_step_of_the_kv_cache_does_not_allocate() {
-    let mut config: nmc_kv_config_t = zeroed();
-    config.struct_size = u32::try_from(size_of::<nmc_kv_config_t>()).unwrap();
-    config.abi_version = NMC_ABI_VERSION;
+    let mut config: nmc_kv_config_t = fresh();
     (config.total_blocks, config.tokens_per_block, config.hash) = (1024, 16, NMC_KV_HASH_BLAKE3);
     config.eviction = NMC_EVICT_LRU;
     let options = nmc_kv_append_t::defaults();
@@ -369,9 +358,8 @@ fn a_step_of_the_kv_cache_does_not_allocate() {
 
 #[test]
 fn looking_at_a_world_does_not_allocate() {
-    let mut config: nmc_world_config_t = zeroed();
-    config.struct_size = u32::try_from(size_of::<nmc_world_config_t>()).unwrap();
-    (config.abi_version, config.world_size, config.heap_bytes) = (NMC_ABI_VERSION, 2, 1 << 20);
+    let mut config: nmc_world_config_t = fresh();
+    (config.world_size, config.heap_bytes) = (2, 1 << 20);
     config.heap_kind = NMC_HEAP_HOST;
     (config.rank, config.device, config.device_rank, config.words_per_rank) = (-1, -1, -1, -1);
     (config.join_timeout_ms, config.drain_ms, config.service_cpu) = (-1, -1, -1);

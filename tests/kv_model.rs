@@ -17,6 +17,8 @@
 mod common;
 #[path = "../src/base/random.rs"]
 mod random;
+#[path = "common/words.rs"]
+mod words;
 
 use nanomc::kv::events::What;
 use nanomc::kv::evict::Kind;
@@ -26,6 +28,7 @@ use nanomc::kv::{BlockCopy, Config, Open, OwnGroup, OwnKind, Placement, State, W
 use nanomc::kv::{Cache, NONE};
 use random::Random;
 use std::collections::BTreeMap;
+use words::words;
 
 /// As for all tests, with events to look back at.
 fn config(blocks: u32, per_block: u32, algo: Algo) -> Config {
@@ -56,12 +59,7 @@ struct Known {
 impl Known {
     /// The words of all positions.
     fn words(&self) -> Vec<u64> {
-        let mut last = u64::from(self.salt) + 1;
-        let mut next = |token: &u32| {
-            last = (last ^ u64::from(*token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-            last
-        };
-        self.tokens.iter().map(&mut next).collect()
+        words(u64::from(self.salt) + 1, &self.tokens).collect()
     }
 }
 

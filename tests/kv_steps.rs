@@ -14,6 +14,8 @@
 mod common;
 #[path = "common/kv.rs"]
 mod kv;
+#[path = "common/words.rs"]
+mod words;
 
 use nanomc::base::Deadline;
 use nanomc::base::error::{Error, Result};
@@ -30,6 +32,7 @@ use nanomc::store::{self, Store};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use words::short_word;
 
 const SIZE: u32 = 4;
 const LAYERS: u32 = 2;
@@ -170,21 +173,16 @@ impl Node {
         (self.memory[2].as_ptr() as *mut u64).wrapping_add(slot as usize)
     }
 
-    fn word(tokens: &[u32], at: u32, salt: u32) -> u32 {
-        let mix = |x: u32, token: &u32| (x ^ token).wrapping_mul(0x9e37_79b1).rotate_left(13);
-        tokens[..=at as usize].iter().fold(salt + 77, mix) | 1
-    }
-
     /// Computes tokens of a sequence.
     fn write(&self, id: u64, tokens: &[u32], range: std::ops::Range<u32>) {
         for at in range.clone() {
             for (address, salt) in self.places(id, at, true) {
                 // SAFETY: an address in `memory`, which nobody else touches now.
-                unsafe { address.write_volatile(Self::word(tokens, at, salt)) };
+                unsafe { address.write_volatile(short_word(salt, &tokens[..=at as usize])) };
             }
         }
         if self.is_hybrid() && !range.is_empty() {
-            let state = u64::from(Self::word(tokens, range.end - 1, STATE));
+            let state = u64::from(short_word(STATE, &tokens[..range.end as usize]));
             // SAFETY: a slot in `memory`, which nobody else touches now.
             unsafe { self.state(id, true).write_volatile(state) };
         }
@@ -197,12 +195,12 @@ impl Node {
         let state_is_right = || {
             // SAFETY: the same.
             let state = unsafe { self.state(id, false).read_volatile() };
-            state == u64::from(Self::word(tokens, count - 1, STATE))
+            state == u64::from(short_word(STATE, &tokens[..count as usize]))
         };
         let seen = (count + 1).saturating_sub(WINDOW);
         let all = (0..count).all(|at| {
             let places = self.places(id, at, at >= seen);
-            places.into_iter().all(|(address, salt)| read(address) == Self::word(tokens, at, salt))
+            places.into_iter().all(|(address, salt)| read(address) == short_word(salt, &tokens[..=at as usize]))
         });
         all && (!self.is_hybrid() || count == 0 || state_is_right())
     }

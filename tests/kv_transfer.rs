@@ -13,6 +13,8 @@
 mod common;
 #[path = "common/kv.rs"]
 mod kv;
+#[path = "common/words.rs"]
+mod words;
 
 use nanomc::base::Deadline;
 use nanomc::base::error::Result;
@@ -31,6 +33,7 @@ use nanomc::store::{self, Store};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
+use words::short_word;
 
 const SIZE: u32 = 4;
 const LAYERS: [u32; 2] = [3, 1];
@@ -98,20 +101,12 @@ impl Node {
         all
     }
 
-    fn word(tokens: &[u32], at: u32, salt: u32) -> u32 {
-        let mut x = salt.wrapping_add(77);
-        for token in &tokens[..=at as usize] {
-            x = (x ^ token).wrapping_mul(0x9e37_79b1).rotate_left(13);
-        }
-        x | 1
-    }
-
     /// Computes tokens of a sequence.
     fn write(&mut self, id: u64, tokens: &[u32], range: std::ops::Range<u32>) {
         for at in range {
             for (address, salt) in self.places(id, at) {
                 // SAFETY: an address in `memory`, which nobody else touches now.
-                unsafe { (address as *mut u32).write(Self::word(tokens, at, salt)) };
+                unsafe { (address as *mut u32).write(short_word(salt, &tokens[..=at as usize])) };
             }
         }
     }
@@ -120,7 +115,9 @@ impl Node {
         range.into_iter().all(|at| {
             // SAFETY: an address in `memory`, which no transfer writes now.
             let read = |address: u64| unsafe { (address as *const u32).read() };
-            self.places(id, at).into_iter().all(|(address, salt)| read(address) == Self::word(tokens, at, salt))
+            self.places(id, at)
+                .into_iter()
+                .all(|(address, salt)| read(address) == short_word(salt, &tokens[..=at as usize]))
         })
     }
 

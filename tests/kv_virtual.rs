@@ -16,6 +16,8 @@
 mod common;
 #[path = "../src/base/random.rs"]
 mod random;
+#[path = "common/words.rs"]
+mod words;
 
 use nanomc::base::status::{NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use nanomc::kv::hash::Algo;
@@ -25,6 +27,7 @@ use nanomc::kv::{Config, Copies, GroupSpec, Kv, MappedSpec, Open, Spec, WhenFull
 use random::Random;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
+use words::words;
 
 /// The tests look at the mappings of the whole process: one at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -86,12 +89,7 @@ struct Known {
 impl Known {
     /// The words of all positions.
     fn words(&self) -> Vec<u64> {
-        let mut last = 1u64;
-        let mut next = |token: &u32| {
-            last = (last ^ u64::from(*token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-            last
-        };
-        self.tokens.iter().map(&mut next).collect()
+        words(1, &self.tokens).collect()
     }
 }
 

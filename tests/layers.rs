@@ -30,7 +30,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 
 /// Layers that are large enough to have rooms: files and folders directly in them, and what each may import of the others. All
 /// of them are listed; only `mod.rs`, which names them all, is free. A room is imported by its own name, not through `mod.rs`.
-const ROOMS: &[(&str, Table)] = &[("kv", KV)];
+const ROOMS: &[(&str, Table)] = &[("kv", KV), ("cluster", CLUSTER)];
 
 type Table = &'static [(&'static str, &'static [&'static str])];
 
@@ -48,11 +48,29 @@ const KV: Table = &[
     ("hash", &[]),
 ];
 
+const CLUSTER: Table = &[
+    ("facade", &["submit", "run", "nixl", "node", "client", "net", "told", "wire", "types"]),
+    ("submit", &["run", "client", "net", "wire", "types"]),
+    ("run", &["nixl", "node", "directory", "client", "net", "wire", "types"]),
+    ("sim", &["node", "directory", "client", "wire", "types"]),
+    ("nixl", &["net", "wire"]),
+    ("node", &["net", "leaders", "revoked", "told", "wire", "types"]),
+    ("directory", &["revoked", "wire", "types"]),
+    ("client", &["net", "leaders", "wire", "types"]),
+    ("net", &["wire", "types"]),
+    ("leaders", &["types"]),
+    ("revoked", &["types"]),
+    ("told", &["types"]),
+    ("wire", &["types"]),
+    ("types", &[]),
+];
+
 /// Layers that may use `unsafe`; in the others only files with one of the names below, and these files.
 const UNSAFE_LAYERS: &[&str] = &["ffi", "mem", "cuda", "layout", "sync"];
 const UNSAFE_NAMES: &[&str] = &["sys.rs", "kernels.rs", "gpu.rs"];
 const UNSAFE_FILES: &[&str] = &[
-    "cluster/facade.rs",           // memory of the program, whose values others send and receive
+    "cluster/facade/item.rs",      // memory of the program, whose values others send and receive
+    "cluster/facade/nixl.rs",      // and that NIXL knows
     "cluster/facade/device.rs",    // and of its device
     "cluster/nixl/room.rs",        // memory of the library for the same
     "cluster/node/bounce.rs",      // and that beside a device
@@ -392,6 +410,15 @@ fn control_bad_imports_between_rooms_are_detected() {
         ("kv/block.rs", "use super::pool::Pool;"),
         ("kv/attic/pool.rs", ""),
         ("kv/attic.rs", ""),
+        ("cluster/client/put.rs", "use crate::cluster::run::client::Service;"),
+        ("cluster/client/put.rs", "use super::super::node::Agent;"),
+        ("cluster/directory/mod.rs", "use super::{types::Millis, sim::{Sim, Setup}};"),
+        ("cluster/node/tests.rs", "use crate::cluster::{sim::Store, wire::Message};"),
+        ("cluster/net/link.rs", "use crate::cluster::nixl::Settings;"),
+        ("cluster/run/client/mod.rs", "fn f() -> crate::cluster::facade::Config { panic!() }"),
+        ("cluster/told.rs", "use super::revoked::Revoked;"),
+        ("cluster/wire/page.rs", "use crate::cluster::*;"),
+        ("cluster/attic.rs", ""),
     ] {
         assert_eq!(problems(path, text).len(), 1, "{path}: {text}: {:?}", problems(path, text));
     }
@@ -405,6 +432,9 @@ fn control_good_imports_between_rooms_are_accepted() {
         ("kv/pool/index.rs", "use super::{Keep, Pool}; pub(super) fn f() {} pub(in crate::kv) fn g(self) { self.h() }"),
         ("kv/pool/index.rs", "mod tests { use super::*; use super::super::evict::Kind; } use super::roots::Roots;"),
         ("kv/seq/editor/cut.rs", "use crate::{bail, kv::{pool::Pool, seq::{Seq, self}}}; crate::bail!(X, \"\");"),
+        ("cluster/sim/mod.rs", "use super::node::model::Store; use super::directory::{self, Master};"),
+        ("cluster/run/client/calls.rs", "use super::super::times; use crate::cluster::run::Mailbox;"),
+        ("cluster/node/real/places.rs", "pub(in crate::cluster::node) fn f() {} use crate::cluster::node::Offer;"),
     ] {
         assert_eq!(problems(path, text), Vec::<String>::new(), "{path}: {text}");
     }

@@ -13,13 +13,16 @@
 mod common;
 #[path = "common/failing.rs"]
 mod failing;
+#[path = "common/ffi.rs"]
+mod ffi;
 
 use common::Directory;
 use failing::{alone, descriptors, fail_from, fail_nth, last_error};
+use ffi::{fresh, key, slice, zeroed};
 use nanomc::base::status::{
     NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK,
 };
-use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
+use nanomc::ffi::basic::nmc_slice_t;
 use nanomc::ffi::client::{self as c, nmc_client_t};
 use nanomc::ffi::client_drain::nmc_client_drain;
 use nanomc::ffi::client_metadata::nmc_client_get_metadata;
@@ -35,14 +38,6 @@ const N: usize = 600;
 /// Requests that are refused, one after the other: more than any of these calls makes.
 const REFUSALS: u64 = 60;
 
-fn slice(bytes: &[u8]) -> nmc_slice_t {
-    nmc_slice_t { ptr: bytes.as_ptr().cast(), len: bytes.len() }
-}
-
-fn key(i: usize) -> Vec<u8> {
-    format!("key {i:05}").into_bytes()
-}
-
 fn value(i: usize) -> Vec<u8> {
     (0..100 + i % 50 * 97).map(|at| u8::try_from((at * 7 + i * 13) % 256).expect("a byte")).collect()
 }
@@ -51,9 +46,7 @@ struct Client(*mut nmc_client_t);
 
 impl Client {
     fn config(directory: &Directory) -> nmc_client_config_t {
-        let mut config: nmc_client_config_t = unsafe { std::mem::zeroed() };
-        config.struct_size = u32::try_from(size_of_val(&config)).expect("a small struct");
-        config.abi_version = NMC_ABI_VERSION;
+        let mut config: nmc_client_config_t = fresh();
         config.master_server = slice(directory.address.as_bytes());
         config.cache_keys = -1;
         config
@@ -70,9 +63,7 @@ impl Client {
     }
 
     fn mount(&self, name: &str) -> i32 {
-        let mut config: nmc_store_config_t = unsafe { std::mem::zeroed() };
-        config.struct_size = u32::try_from(size_of_val(&config)).expect("a small struct");
-        config.abi_version = NMC_ABI_VERSION;
+        let mut config: nmc_store_config_t = fresh();
         (config.heap_bytes, config.device, config.page_bytes) = (64 << 20, -1, 4096);
         config.heap_kind = nanomc::ffi::world_types::NMC_HEAP_HOST;
         config.eviction = nanomc::ffi::common::NMC_EVICT_FIFO;
@@ -98,7 +89,7 @@ impl Client {
 
     /// The completion of the only call that is submitted.
     fn completion(&self) -> i32 {
-        let (mut done, mut n): (nmc_client_completion_t, usize) = (unsafe { std::mem::zeroed() }, 0);
+        let (mut done, mut n): (nmc_client_completion_t, usize) = (zeroed(), 0);
         let taken = unsafe { submit::nmc_client_completions(self.0, &raw mut done, 1, -1, &raw mut n) };
         assert_eq!((taken, n), (NMC_OK, 1));
         done.status

@@ -13,10 +13,13 @@
 
 #[path = "common/failing.rs"]
 mod failing;
+#[path = "common/ffi.rs"]
+mod ffi;
 
 use failing::{alone, last_error};
+use ffi::{fresh, slice, zeroed};
 use nanomc::base::status::{NMC_ERR_NO_MEMORY, NMC_IN_PROGRESS, NMC_OK};
-use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
+use nanomc::ffi::basic::nmc_slice_t;
 use nanomc::ffi::blocks::*;
 use nanomc::ffi::common::*;
 use nanomc::ffi::config::Config as _;
@@ -57,12 +60,6 @@ macro_rules! call {
 
 /// A status, and all numbers that the call gave.
 type Outcome = (i32, Vec<u64>);
-
-/// All bytes zero is a value of these structs; those that have a size and a version get them.
-fn zeroed<T>() -> T {
-    // SAFETY: structs of integers and pointers.
-    unsafe { std::mem::zeroed() }
-}
 
 const SIZE: u32 = 4;
 const BLOCKS: u32 = 8192;
@@ -111,8 +108,7 @@ fn groups(shape: Shape) -> Vec<nmc_kv_group_t> {
 }
 
 fn config(shape: Shape, groups: &[nmc_kv_group_t]) -> nmc_kv_config_t {
-    let mut config: nmc_kv_config_t = zeroed();
-    (config.struct_size, config.abi_version) = (size_of::<nmc_kv_config_t>() as u32, NMC_ABI_VERSION);
+    let mut config: nmc_kv_config_t = fresh();
     (config.total_blocks, config.tokens_per_block, config.capacity_blocks) = (BLOCKS, SIZE, CAPACITY);
     (config.max_sequences, config.event_capacity) = (2000, 3000);
     (config.heap_kind, config.device, config.eviction) = (NMC_HEAP_HOST, -1, NMC_EVICT_LRU);
@@ -153,8 +149,7 @@ impl Cache {
         unsafe {
             assert_eq!(nmc_kv_create(null_mut(), config, &raw mut kv), NMC_OK, "{}", last_error());
             if shape == Shape::Plain {
-                let mut config: nmc_store_config_t = zeroed();
-                (config.struct_size, config.abi_version) = (size_of::<nmc_store_config_t>() as u32, NMC_ABI_VERSION);
+                let mut config: nmc_store_config_t = fresh();
                 (config.page_bytes, config.heap_bytes, config.device) = (4096, 64 << 20, -1);
                 (config.heap_kind, config.eviction) = (NMC_HEAP_HOST, NMC_EVICT_FIFO);
                 (config.high_permille, config.low_permille, config.watchdog_ms) = (-1, -1, -1);
@@ -233,13 +228,12 @@ fn plain(name: impl Into<String>, body: impl Fn(*mut nmc_kv_t) -> i32 + 'static)
 fn open(id: u64, kind: u32, count: u64, flags: u32, name: &'static str) -> Step {
     step(format!("open {name} {id}"), move |cache| {
         let (tokens, salt, own) = (tokens(kind, count), id.to_le_bytes(), format!("{name} {id}"));
-        let mut options: nmc_kv_open_t = zeroed();
-        (options.struct_size, options.abi_version) = (size_of::<nmc_kv_open_t>() as u32, NMC_ABI_VERSION);
+        let mut options: nmc_kv_open_t = fresh();
         (options.flags, options.priority, options.ttl_ms) = (flags, (id % 16) as u32, 1 << 30);
         if !name.is_empty() {
-            options.name = nmc_slice_t { ptr: own.as_ptr().cast(), len: own.len() };
+            options.name = slice(own.as_bytes());
             // Each has a root of its own.
-            options.salt = nmc_slice_t { ptr: salt.as_ptr().cast(), len: salt.len() };
+            options.salt = slice(&salt);
         }
         let mut opened: nmc_kv_opened_t = zeroed();
         opened.struct_size = size_of::<nmc_kv_opened_t>() as u32;
@@ -648,8 +642,7 @@ fn blocks_outlive_every_refusal() {
     let _alone = alone();
     // Whatever a process has once is there.
     drop(Cache::new(Shape::Plain));
-    let mut config: nmc_blocks_config_t = zeroed();
-    (config.struct_size, config.abi_version) = (size_of::<nmc_blocks_config_t>() as u32, NMC_ABI_VERSION);
+    let mut config: nmc_blocks_config_t = fresh();
     config.total_blocks = 200_000;
     let (mut blocks, mut all) = (null_mut(), 0);
     let mut until_granted = |name: &str, body: &mut dyn FnMut() -> i32| {

@@ -11,12 +11,15 @@
 mod common;
 #[path = "common/failing.rs"]
 mod failing;
+#[path = "common/ffi.rs"]
+mod ffi;
 
 use failing::{
     MANY, alone, check_message, count, descriptors, fail_from, fail_nth, fail_nth_anywhere, last_error, refuse_each,
 };
+use ffi::{fresh, key, slice, value, zeroed};
 use nanomc::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_OK};
-use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
+use nanomc::ffi::basic::nmc_slice_t;
 use nanomc::ffi::common::{NMC_EVICT_FIFO, NMC_EVICT_LRU, NMC_EVICT_S3FIFO};
 use nanomc::ffi::store::{self as c, nmc_store_t};
 use nanomc::ffi::store_types::{
@@ -30,23 +33,8 @@ use std::ptr::{null, null_mut};
 const N: usize = 600;
 const PAGES: u64 = 2048;
 
-fn slice(bytes: &[u8]) -> nmc_slice_t {
-    nmc_slice_t { ptr: bytes.as_ptr().cast(), len: bytes.len() }
-}
-
-fn key(i: usize) -> Vec<u8> {
-    format!("key {i:05}").into_bytes()
-}
-
-fn value(i: usize) -> Vec<u8> {
-    (0..100 + i % 50).map(|at| u8::try_from((at * 7 + i * 13) % 256).expect("a byte")).collect()
-}
-
 fn config() -> nmc_store_config_t {
-    // SAFETY: integers.
-    let mut config: nmc_store_config_t = unsafe { std::mem::zeroed() };
-    config.struct_size = u32::try_from(size_of_val(&config)).expect("a small struct");
-    config.abi_version = NMC_ABI_VERSION;
+    let mut config: nmc_store_config_t = fresh();
     (config.heap_bytes, config.device, config.page_bytes) = (PAGES * 4096, -1, 4096);
     (config.max_objects, config.pin_slots) = (4096, 2048);
     config.heap_kind = nanomc::ffi::world_types::NMC_HEAP_HOST;
@@ -88,7 +76,7 @@ impl Store {
     }
 
     fn stats(&self) -> [u64; 7] {
-        let mut stats: nmc_store_stats_t = unsafe { std::mem::zeroed() };
+        let mut stats: nmc_store_stats_t = zeroed();
         stats.struct_size = u32::try_from(size_of_val(&stats)).expect("a small struct");
         assert_eq!(unsafe { service::nmc_store_stats(self.0, null_mut(), 0, &raw mut stats) }, NMC_OK);
         let t = stats;
@@ -247,10 +235,7 @@ fn a_batch_that_waits_for_room_leaves_nothing_open() {
     let _alone = alone();
     let all = Batch::new();
     let (keys, values) = (all.keys(), all.values());
-    // SAFETY: integers.
-    let mut options: nmc_put_options_t = unsafe { std::mem::zeroed() };
-    (options.struct_size, options.abi_version) =
-        (u32::try_from(size_of_val(&options)).expect("small"), NMC_ABI_VERSION);
+    let mut options: nmc_put_options_t = fresh();
     (options.preferred_segment, options.wait_ms) = (-1, 60_000);
     let mut refused = 0;
     for n in 0..MANY {
@@ -284,8 +269,7 @@ fn plans_that_cannot_be_noted_are_not_open() {
     let (keys, sizes) = (all.keys(), vec![100u64; N]);
     let store = Store::new(&config());
     let before = store.picture();
-    let mut plans: Vec<nanomc::ffi::store_types::nmc_write_plan_t> =
-        (0..N).map(|_| unsafe { std::mem::zeroed() }).collect();
+    let mut plans: Vec<nanomc::ffi::store_types::nmc_write_plan_t> = (0..N).map(|_| zeroed()).collect();
     let mut statuses = vec![77; N];
     let open = || unsafe {
         let (plans, statuses) = (plans.as_mut_ptr(), statuses.as_mut_ptr());
@@ -309,7 +293,7 @@ fn plans_that_cannot_be_noted_are_not_open() {
     let mut open = Vec::new();
     for i in 0..2 * N {
         let key = format!("single {i}").into_bytes();
-        let mut plan = unsafe { std::mem::zeroed() };
+        let mut plan = zeroed();
         let before = store.stats();
         refused += refuse_each(
             "nmc_store_open_for_write",
@@ -374,7 +358,7 @@ fn reading_pinning_and_asking_go_on_without_memory() {
     };
     assert_eq!(refuse_reads(&store, "looking", ask), 0);
     assert_eq!((states, matched), (vec![nanomc::ffi::store_types::NMC_OBJECT_READY; N], N));
-    let mut views: Vec<nanomc::ffi::store_types::nmc_view_t> = (0..N).map(|_| unsafe { std::mem::zeroed() }).collect();
+    let mut views: Vec<nanomc::ffi::store_types::nmc_view_t> = (0..N).map(|_| zeroed()).collect();
     let pin = || unsafe {
         let (views, statuses) = (views.as_mut_ptr(), statuses.as_mut_ptr());
         batch::nmc_store_pin_batch(store.0, keys.as_ptr(), N, views, null_mut(), statuses)
@@ -403,8 +387,7 @@ fn eviction_needs_no_memory() {
         // Pins are in the way of eviction, and are set aside.
         all.put(&store);
         let keys = all.keys();
-        let mut views: Vec<nanomc::ffi::store_types::nmc_view_t> =
-            (0..N).map(|_| unsafe { std::mem::zeroed() }).collect();
+        let mut views: Vec<nanomc::ffi::store_types::nmc_view_t> = (0..N).map(|_| zeroed()).collect();
         let views_at = views.as_mut_ptr();
         let pin = unsafe { batch::nmc_store_pin_batch(store.0, keys.as_ptr(), N, views_at, null_mut(), null_mut()) };
         assert_eq!(pin, NMC_OK);
@@ -512,11 +495,10 @@ fn a_value_in_many_pieces_has_its_extents_listed_or_refused() {
     }
     let large: Vec<u8> = (0..256 * 4096u32).map(|i| u8::try_from(i % 253).expect("a byte")).collect();
     assert_eq!(store.put(b"large", &large), NMC_OK, "{}", last_error());
-    let mut view = unsafe { std::mem::zeroed() };
+    let mut view = zeroed();
     assert_eq!(unsafe { access::nmc_store_pin(store.0, slice(b"large"), &raw mut view) }, NMC_OK);
     assert_eq!(view.n_extents, 256);
-    let mut extents: Vec<nanomc::ffi::store_types::nmc_extent_t> =
-        (0..256).map(|_| unsafe { std::mem::zeroed() }).collect();
+    let mut extents: Vec<nanomc::ffi::store_types::nmc_extent_t> = (0..256).map(|_| zeroed()).collect();
     let (at, mut n) = (extents.as_mut_ptr(), 0);
     let list = || unsafe { access::nmc_store_view_extents(store.0, &raw const view, at, 256, &raw mut n) };
     assert_eq!(refuse_each("nmc_store_view_extents", list, || ()), 1);
@@ -547,7 +529,7 @@ fn a_key_that_is_watched_is_reported() {
     let mut tokens = Vec::with_capacity(N);
     let (ready, _) = fail_nth_anywhere(1000, || {
         (0..N).for_each(|i| assert_eq!(store.put(&all.keys[i], &all.values[i]), NMC_OK));
-        let mut done: [nmc_completion_t; 32] = unsafe { std::mem::zeroed() };
+        let mut done: [nmc_completion_t; 32] = zeroed();
         common::eventually(|| {
             let mut n = 0;
             assert_eq!(unsafe { service::nmc_store_completions(store.0, done.as_mut_ptr(), 32, &raw mut n) }, NMC_OK);

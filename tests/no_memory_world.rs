@@ -11,10 +11,12 @@
 mod common;
 #[path = "common/failing.rs"]
 mod failing;
+#[path = "common/ffi.rs"]
+mod ffi;
 
 use failing::{alone, check_message, count, descriptors, fail_nth, fail_nth_anywhere, last_error, refuse_each};
+use ffi::{fresh, key, slice, value};
 use nanomc::base::status::{NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_OK};
-use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use nanomc::ffi::ep::{self, nmc_ep_t};
 use nanomc::ffi::ep_types::{nmc_ep_bytes_t, nmc_ep_config_t, nmc_ep_dispatch_t, nmc_ep_grouped_t, nmc_ep_moe_t};
 use nanomc::ffi::store::{self as store, nmc_store_t};
@@ -29,21 +31,6 @@ use std::ptr::{null, null_mut};
 
 /// Items of a batch.
 const N: usize = 600;
-
-fn slice(bytes: &[u8]) -> nmc_slice_t {
-    nmc_slice_t { ptr: bytes.as_ptr().cast(), len: bytes.len() }
-}
-
-/// A struct of the ABI that is all zero but for its size and version.
-fn fresh<T: Copy>() -> T {
-    let mut made = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: structs of the ABI hold integers and pointers, and begin with these two.
-    unsafe {
-        made.as_mut_ptr().cast::<u32>().write(u32::try_from(size_of::<T>()).expect("a small struct"));
-        made.as_mut_ptr().cast::<u32>().add(1).write(NMC_ABI_VERSION);
-        made.assume_init()
-    }
-}
 
 fn world_config(dir: &Path, ranks: u32, heap_bytes: u64) -> nmc_world_config_t {
     let mut config: nmc_world_config_t = fresh();
@@ -129,14 +116,6 @@ fn a_world_is_joined_or_refused_whichever_thread_is_short_of_memory() {
 }
 
 // ---- the store of a world, whose master is in another process --------------------------------------------------------------
-
-fn key(i: usize) -> Vec<u8> {
-    format!("key {i:05}").into_bytes()
-}
-
-fn value(i: usize) -> Vec<u8> {
-    (0..100 + i % 50).map(|at| u8::try_from((at * 7 + i * 13) % 256).expect("a byte")).collect()
-}
 
 fn store_config() -> nmc_store_config_t {
     let mut config: nmc_store_config_t = fresh();

@@ -7,6 +7,8 @@
 
 #[path = "common/mod.rs"]
 mod common;
+#[path = "common/node.rs"]
+mod node;
 #[path = "../src/base/random.rs"]
 mod random;
 #[path = "common/store.rs"]
@@ -22,16 +24,9 @@ use nanomc::cluster::wire::{Fact, Metadata, Published};
 use nanomc::store::write::PutOptions;
 use nanomc::store::{Config, Masters, Store};
 use nanomc::world::{Hosting, World};
+use node::{Directory, HEADERS, all, config, fill, key, put_id};
 use random::Random;
-use std::collections::BTreeMap;
 use values::{get_if, put, put_as, put_on};
-
-const PAGE: u32 = 4096;
-const HEADERS: u32 = 64;
-
-fn config() -> Config {
-    Config { page_bytes: PAGE, max_objects: Some(HEADERS), checksums: true, ..Config::default() }
-}
 
 /// A store of two ranks; the handle is that of rank 1, or of the only process.
 struct Bed {
@@ -81,31 +76,12 @@ impl Bed {
     }
 }
 
-fn key(space: &str, key: &str) -> ObjectKey {
-    ObjectKey::new(space.as_bytes(), key.as_bytes()).unwrap()
-}
-
-fn put_id(n: u64) -> PutId {
-    PutId::clustered(3, n)
-}
-
 fn wanted<'a>(put: PutId, key: &'a ObjectKey, length: usize, metadata: &'a Metadata) -> Wanted<'a> {
     Wanted { put, key, length: length as u64, segment: 1, exact: true, retain: 0, metadata, is_copy: false }
 }
 
 fn open(node: &mut NodeStore, put: PutId, key: &ObjectKey, length: usize) -> Result<Plan, nmc_status_t> {
     node.open(&wanted(put, key, length, &Metadata::default())).map_err(|error| error.status)
-}
-
-/// Stores a value where the plan says.
-fn fill(node: &NodeStore, plan: Plan, value: &[u8]) {
-    let mut rest = value;
-    for span in node.plan_spans(plan).unwrap() {
-        let (now, later) = rest.split_at(span.len().min(rest.len()));
-        span.store(now);
-        rest = later;
-    }
-    assert!(rest.is_empty());
 }
 
 /// Holds a value. There is no disk from which it could come.
@@ -482,59 +458,6 @@ fn only_the_very_object_is_pinned_and_dropped_by_name() {
         assert!(node.part(0, 100).unwrap().live.is_empty());
         node.set_position(Position { term: 1, number: 1 }).expect("no drop has failed");
     }
-}
-
-/// A list that is kept by what the agent is told.
-#[derive(Default)]
-struct Directory {
-    at: u64,
-    live: BTreeMap<u32, Published>,
-    epochs: BTreeMap<u32, u64>,
-    snapshots: u32,
-}
-
-impl Directory {
-    fn follow(&mut self, node: &mut NodeStore) {
-        loop {
-            match node.facts(self.at, 5).unwrap() {
-                Tail::Facts(facts) if facts.is_empty() => return,
-                Tail::Facts(facts) => {
-                    self.at += facts.len() as u64;
-                    facts.into_iter().for_each(|fact| self.hear(fact));
-                }
-                Tail::Overwritten => {
-                    self.snapshots += 1;
-                    self.at = node.newest();
-                    self.live = all(node);
-                    self.epochs.extend(self.live.iter().map(|(index, found)| (*index, found.epoch)));
-                }
-            }
-        }
-    }
-
-    fn hear(&mut self, fact: Fact) {
-        let (index, epoch) = match &fact {
-            Fact::Published(published) => (published.index, published.epoch),
-            Fact::Retired(retired) => (retired.index, retired.epoch),
-        };
-        let known = self.epochs.entry(index).or_default();
-        match fact {
-            Fact::Published(published) if epoch > *known => _ = self.live.insert(index, published),
-            Fact::Retired(_) if epoch >= *known => _ = self.live.remove(&index),
-            _ => return,
-        }
-        *known = epoch;
-    }
-}
-
-fn all(node: &mut NodeStore) -> BTreeMap<u32, Published> {
-    let (mut live, mut from) = (BTreeMap::new(), Some(0));
-    while let Some(index) = from {
-        let part = node.part(index, 7).unwrap();
-        live.extend(part.live.into_iter().map(|published| (published.index, published)));
-        from = part.next;
-    }
-    live
 }
 
 /// Whatever programs and the cluster do, the list that is kept by the facts is the one that looking at everything gives.

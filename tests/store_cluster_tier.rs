@@ -6,6 +6,8 @@
 
 #[path = "common/mod.rs"]
 mod common;
+#[path = "common/node.rs"]
+mod node;
 #[path = "../src/base/random.rs"]
 mod random;
 #[path = "common/store.rs"]
@@ -19,25 +21,20 @@ use nanomc::cluster::types::{Media, ObjectKey, Position, PutId, terms_of};
 use nanomc::cluster::wire::{Fact, Metadata, Published};
 use nanomc::layout::store::ON_DISK;
 use nanomc::store::write::PutOptions;
-use nanomc::store::{Config, Masters, Store};
+use nanomc::store::{Masters, Store};
 use nanomc::tier::{self, Backend, Tier};
 use nanomc::world::{Hosting, World};
+use node::{Directory, all, config, fill, key, put_id};
 use random::Random;
 use std::collections::BTreeMap;
 use values::{get_if, put, put_as};
 
-const PAGE: u32 = 4096;
-const HEADERS: u32 = 64;
 const SLOTS: u64 = 128;
-
-fn store_config() -> Config {
-    Config { page_bytes: PAGE, max_objects: Some(HEADERS), checksums: true, ..Config::default() }
-}
 
 fn embedded() -> Store {
     let nowhere = std::path::Path::new("");
     let world = nanomc::world::Config { dir: None, heap_bytes: 128 * 4096, ..world_config(nowhere, None, 1) };
-    Store::embedded(&world, &store_config()).unwrap()
+    Store::embedded(&world, &config()).unwrap()
 }
 
 fn tier_config(dir: &tempfile::TempDir, backend: Backend) -> tier::Config {
@@ -51,29 +48,11 @@ fn open_tier(store: &Store, config: &tier::Config) -> Tier {
     Tier::open(store, config, &mut |_, _| ()).unwrap()
 }
 
-fn key(space: &str, key: &str) -> ObjectKey {
-    ObjectKey::new(space.as_bytes(), key.as_bytes()).unwrap()
-}
-
-fn put_id(n: u64) -> PutId {
-    PutId::clustered(3, n)
-}
-
 fn open(node: &mut NodeStore, put: PutId, key: &ObjectKey, length: usize, segment: u32) -> Result<Plan, nmc_status_t> {
     let metadata = Metadata(b"said".to_vec());
     let (length, retain, metadata, is_copy) = (length as u64, 0, &metadata, false);
     let wanted = Wanted { put, key, length, segment, exact: true, retain, metadata, is_copy };
     node.open(&wanted).map_err(|error| error.status)
-}
-
-fn fill(node: &NodeStore, plan: Plan, value: &[u8]) {
-    let mut rest = value;
-    for span in node.plan_spans(plan).unwrap() {
-        let (now, later) = rest.split_at(span.len());
-        span.store(now);
-        rest = later;
-    }
-    assert!(rest.is_empty());
 }
 
 fn put_through(node: &mut NodeStore, put: PutId, key: &ObjectKey, value: &[u8]) -> Plan {
@@ -106,18 +85,6 @@ fn pin_status(node: &mut NodeStore, plan: Plan, key: &ObjectKey) -> Result<(PutI
     assert_eq!(node.store().heap_usage(0).1, 128 * 4096);
     node.unpin(pinned.pin);
     Ok((pinned.put, pinned.length))
-}
-
-/// All that is there, in memory and on disk.
-fn all(node: &mut NodeStore) -> BTreeMap<u32, Published> {
-    let (mut live, mut from) = (BTreeMap::new(), Some(0));
-    while let Some(index) = from {
-        let part = node.part(index, 7).unwrap();
-        assert!(part.live.iter().all(|found| (part.from..part.to).contains(&found.index)));
-        live.extend(part.live.into_iter().map(|published| (published.index, published)));
-        from = part.next;
-    }
-    live
 }
 
 fn evict(store: &Store) {
@@ -599,47 +566,6 @@ fn a_put_to_the_tier_is_on_disk_when_it_is_committed() {
     drop((node, tier));
 }
 
-/// A list that is kept by what the agent is told.
-#[derive(Default)]
-struct Directory {
-    at: u64,
-    live: BTreeMap<u32, Published>,
-    epochs: BTreeMap<u32, u64>,
-}
-
-impl Directory {
-    fn follow(&mut self, node: &mut NodeStore) {
-        loop {
-            match node.facts(self.at, 5).unwrap() {
-                Tail::Facts(facts) if facts.is_empty() => return,
-                Tail::Facts(facts) => {
-                    self.at += facts.len() as u64;
-                    facts.into_iter().for_each(|fact| self.hear(fact));
-                }
-                Tail::Overwritten => {
-                    self.at = node.newest();
-                    self.live = all(node);
-                    self.epochs.extend(self.live.iter().map(|(index, found)| (*index, found.epoch)));
-                }
-            }
-        }
-    }
-
-    fn hear(&mut self, fact: Fact) {
-        let (index, epoch) = match &fact {
-            Fact::Published(published) => (published.index, published.epoch),
-            Fact::Retired(retired) => (retired.index, retired.epoch),
-        };
-        let known = self.epochs.entry(index).or_default();
-        match fact {
-            Fact::Published(published) if epoch > *known => _ = self.live.insert(index, published),
-            Fact::Retired(_) if epoch >= *known => _ = self.live.remove(&index),
-            _ => return,
-        }
-        *known = epoch;
-    }
-}
-
 /// Whatever moves between memory and disk, the list that is kept by the facts is the one that looking at everything gives.
 #[test]
 fn whoever_is_told_the_facts_knows_what_is_in_memory_and_on_disk() {
@@ -720,7 +646,7 @@ fn an_agent_elsewhere_reads_the_tier_by_itself() {
     let paused = tier::Config { paused: false, ..tier_config(&dir, Backend::Bucket) };
     let mut hosted = tier::Hosted::new(&masters, paused).unwrap();
     let world = World::join(of(Some(0))).unwrap();
-    let store = Store::attach(&world, &store_config()).unwrap();
+    let store = Store::attach(&world, &config()).unwrap();
     assert_eq!(
         NodeStore::new(&store).err().map(|error| error.status),
         Some(NMC_ERR_UNAVAILABLE),

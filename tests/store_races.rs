@@ -4,13 +4,15 @@
 #![allow(unsafe_code, reason = "a program that publishes by itself, and the C functions")]
 
 mod common;
+#[path = "common/ffi.rs"]
+mod ffi;
 #[path = "common/store.rs"]
 mod values;
 
 use common::{PATIENCE, config as world_config, eventually};
+use ffi::{fresh, slice};
 use nanomc::base::Deadline;
 use nanomc::base::status::*;
-use nanomc::ffi::basic::nmc_slice_t;
 use nanomc::ffi::store as c;
 use nanomc::store::copy::{Pieces, Slice};
 use nanomc::store::read::Look;
@@ -232,10 +234,6 @@ fn a_batch_larger_than_the_heap_evicts_as_it_goes() {
     assert_eq!(failed, 0, "{:?}", results.iter().find(|r| r.is_err()));
 }
 
-fn slice(bytes: &[u8]) -> nmc_slice_t {
-    nmc_slice_t { ptr: bytes.as_ptr().cast(), len: bytes.len() }
-}
-
 /// Destroying one handle cancels what waits on it, not what waits on others.
 #[test]
 fn destroying_a_namespace_does_not_cancel_waits_on_other_handles() {
@@ -244,9 +242,7 @@ fn destroying_a_namespace_does_not_cancel_waits_on_other_handles() {
     unsafe impl Sync for Handle {}
     // SAFETY: the C contract.
     unsafe {
-        let mut config: nanomc::ffi::store_types::nmc_store_config_t = std::mem::zeroed();
-        config.struct_size = u32::try_from(size_of_val(&config)).unwrap();
-        config.abi_version = nanomc::ffi::basic::NMC_ABI_VERSION;
+        let mut config: nanomc::ffi::store_types::nmc_store_config_t = fresh();
         (config.heap_bytes, config.device) = (1 << 20, -1);
         config.heap_kind = nanomc::ffi::world_types::NMC_HEAP_HOST;
         config.eviction = nanomc::ffi::common::NMC_EVICT_FIFO;

@@ -13,11 +13,6 @@
 
 namespace {
 
-std::string value_of(uint64_t stamp, size_t size) {
-  std::string value(size, ' ');
-  make_value(stamp, 0, value.data(), size);
-  return value;
-}
 std::string key_of(size_t i) { return "key/" + std::to_string(i); }
 
 // A process with a node of 32 MiB, in the life of which it puts what it is told to on itself.

@@ -17,12 +17,6 @@ bool says_at(const std::string& said, const std::string& want, const std::string
   return right;
 }
 
-std::string value_of(uint64_t stamp, size_t size) {
-  std::string value(size, ' ');
-  make_value(stamp, 0, value.data(), size);
-  return value;
-}
-
 struct Wish {
   int64_t timeout_ms = 20000;
   uint32_t flags = 0;

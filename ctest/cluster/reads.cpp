@@ -11,12 +11,6 @@ namespace {
 
 nmc_slice_t key(const char* text) { return {text, strlen(text)}; }
 
-std::string value_of(uint64_t stamp, size_t size) {
-  std::string value(size, ' ');
-  make_value(stamp, 0, value.data(), size);
-  return value;
-}
-
 // A process with a node. It puts what it is told to, on itself.
 Process node_process(const std::string& master, const std::string& name) {
   return Process([master, name](Link& test) {

@@ -12,11 +12,6 @@ namespace {
 
 using Done = nmc_client_completion_t;
 
-std::string value_of(uint64_t stamp, size_t size) {
-  std::string value(size, ' ');
-  make_value(stamp, 0, value.data(), size);
-  return value;
-}
 std::string key_of(uint64_t i) { return "key/" + std::to_string(i); }
 size_t size_of(uint64_t i) { return i % 7 == 0 ? 150000 + i : 20 + i * 13 % 5000; }
 

@@ -61,11 +61,6 @@ struct OnDevice {
   }
 };
 
-std::string value_of(uint64_t stamp, size_t size) {
-  std::string value(size, ' ');
-  make_value(stamp, 0, value.data(), size);
-  return value;
-}
 nmc_slice_t part(const char* at, size_t bytes) { return {at, bytes}; }
 nmc_buffer_t room(char* at, size_t bytes) { return {at, bytes}; }
 

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <vector>
 
+#include "../support/range.hpp"
 #include "check.h"
 
 static constexpr uint64_t KIB = 1024, MIB = 1024 * KIB;
@@ -25,11 +26,6 @@ static constexpr int64_t TIMEOUT_MS = 20000;
 }
 
 [[maybe_unused]] static nmc_slice_t slice(const std::string& text) { return nmc_slice_t{text.data(), text.size()}; }
-// A part of a value, into one buffer.
-[[maybe_unused]] static nmc_status_t get_range(nmc_store_t* store, nmc_slice_t key, uint64_t offset, void* to, size_t bytes) {
-  const nmc_buffer_t buffer{to, bytes};
-  return nmc_store_get_slices(store, key, offset, &buffer, 1, nullptr);
-}
 
 [[maybe_unused]] static const char* heap_name(uint32_t heap_kind) {
   return heap_kind == NMC_HEAP_CUDA ? "CUDA heap" : "host heap";

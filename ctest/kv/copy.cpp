@@ -2,10 +2,10 @@
 // for all orders of the axes, kinds, several groups and odd sizes, and refuse what makes no sense.
 //
 //   kv_copy [seed] [order|layers|block]   a word is a fault in the walk, which must be noticed
+#include "../support/kv_blocks.hpp"
 #include "kv_engine.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 namespace {
 
@@ -92,14 +92,6 @@ class Cache {
   std::vector<uint32_t> index_;  // of each block, its place in the sequence
 };
 
-std::vector<int32_t> some_blocks(Random& random, uint32_t blocks, size_t n) {
-  std::vector<int32_t> all(blocks);
-  std::iota(all.begin(), all.end(), 0);
-  std::shuffle(all.begin(), all.end(), random);
-  all.resize(n);
-  return all;
-}
-
 constexpr uint32_t kBlocks = 11;
 
 void same_bytes(Cache& cache, Random& random) {
@@ -151,14 +143,6 @@ void same_bytes(Cache& cache, Random& random) {
   }
   if (cache.content() != after) CHECK(!"copied blocks differ from the walk");
   CHECK(cache.guards_are_whole());
-}
-
-nmc_kv_group_t group_of(uint32_t kind, uint32_t dtype, uint32_t layers, uint32_t heads, uint32_t dim, uint32_t order, uint32_t sides) {
-  nmc_kv_group_t group = NMC_KV_GROUP_INIT;
-  group.kind = kind, group.dtype = dtype, group.layers = layers;
-  group.kv_heads = kind == NMC_KV_KIND_MLA ? 1 : heads, group.head_dim = dim;
-  group.order = order, group.sides = sides;
-  return group;
 }
 
 void all_layouts(Random& random) {

@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cinttypes>
-#include <cstdarg>
 #include <map>
 
 namespace {
@@ -47,17 +46,10 @@ struct Shared {
   Board ranks[RANKS + 1];  // the last is for a master that is none of the ranks
   std::atomic<uint64_t> seq;
   std::atomic<uint32_t> breaks;
-  char text[600];
+  Complaint complaint;
 };
 Shared* shared;
 bool external = false;
-
-void complain(const char* format, ...) {
-  va_list list;
-  va_start(list, format);
-  if (shared->text[0] == 0) std::vsnprintf(shared->text, sizeof shared->text, format, list);
-  va_end(list);
-}
 
 nmc_world_config_t world_config(const std::string& dir) {
   nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;
@@ -91,7 +83,7 @@ struct Rank {
   Board& board() const { return shared->ranks[rank]; }
 
   [[noreturn]] void fail(const char* what, nmc_status_t status) {
-    complain("rank %u: %s: %s: %s", rank, what, nmc_status_name(status), nmc_last_error_message());
+    shared->complaint.say("rank %u: %s: %s: %s", rank, what, nmc_status_name(status), nmc_last_error_message());
     board().state.store(FAILED);
     for (;;) pause_us(100000);
   }
@@ -328,9 +320,9 @@ struct Rank {
       const nmc_store_stats_t& t = stats;
       if (t.bytes_used == pages * PAGE && t.ready_count == objects && t.writing_count == 0 && t.limbo_bytes == 0 && t.quarantined_bytes == 0) return true;
       if (now_s() > deadline)
-        return complain("leaked: %" PRIu64 " bytes used for %" PRIu64 " pages of %" PRIu64 " objects; %" PRIu64 " ready, %" PRIu64
-                        " being written, %" PRIu64 " bytes wait for readers, %" PRIu64 " for writers",
-                        t.bytes_used, pages, objects, t.ready_count, t.writing_count, t.limbo_bytes, t.quarantined_bytes), false;
+        return shared->complaint.say("leaked: %" PRIu64 " bytes used for %" PRIu64 " pages of %" PRIu64 " objects; %" PRIu64 " ready, %" PRIu64
+                                     " being written, %" PRIu64 " bytes wait for readers, %" PRIu64 " for writers",
+                                     t.bytes_used, pages, objects, t.ready_count, t.writing_count, t.limbo_bytes, t.quarantined_bytes), false;
       pause_us(2000);
     }
   }
@@ -379,7 +371,7 @@ int run_master(const std::string& dir) {
   const nmc_world_config_t config = world_config(dir);
   nmc_master_t* master = nullptr;
   if (nmc_status_t s = nmc_master_start(&config, &master); s != NMC_OK) {
-    complain("the master: %s %s", nmc_status_name(s), nmc_last_error_message());
+    shared->complaint.say("the master: %s %s", nmc_status_name(s), nmc_last_error_message());
     shared->ranks[RANKS].state.store(FAILED);
   }
   while (shared->ranks[RANKS].wish.load() != QUIT) pause_us(1000);
@@ -432,7 +424,7 @@ struct Driver {
       if (armed[place]) arm(place, "");
   }
   bool fail(const char* what) {
-    std::fprintf(stderr, "FAIL %s (last: %s): %s\n", what, last.c_str(), shared->text);
+    std::fprintf(stderr, "FAIL %s (last: %s): %s\n", what, last.c_str(), shared->complaint.text);
     return false;
   }
   bool anyone_failed() {
@@ -446,7 +438,7 @@ struct Driver {
           // It may have died at the last moment before it was told to do something else: that is what the next one does.
           start(place, false, shared->ranks[place].wish.load());
         } else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-          complain("rank %u ended by itself with %#x", place, static_cast<unsigned>(status));
+          shared->complaint.say("rank %u ended by itself with %#x", place, static_cast<unsigned>(status));
           shared->ranks[place].state.store(FAILED);
         }
       }
@@ -585,7 +577,7 @@ struct Driver {
       if (status != 0) return fail("the master does not end");
     }
     for (const char* what : {"changes", "changes+store"})
-      if (std::filesystem::exists(dir.path + "/" + what)) return complain("%s is left", what), fail("the directory");
+      if (std::filesystem::exists(dir.path + "/" + what)) return shared->complaint.say("%s is left", what), fail("the directory");
     return true;
   }
 };

@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cinttypes>
-#include <cstdarg>
 #include <map>
 
 namespace {
@@ -52,7 +51,7 @@ struct Shared {
   Entry keys[KEYS];
   std::atomic<uint64_t> stale, refused, away;
   std::atomic<uint32_t> breaks;  // what a control breaks, once
-  char text[600];
+  Complaint complaint;
 };
 Shared* shared;
 pid_t driver;
@@ -74,13 +73,6 @@ void set_arm(const std::string& dir, uint32_t place) {
   setenv("NMC_CRASH_POINT", ("@" + dir + "/arm-" + std::to_string(place)).c_str(), 1);
 }
 
-void complain(const char* format, ...) {
-  va_list list;
-  va_start(list, format);
-  if (shared->text[0] == 0) std::vsnprintf(shared->text, sizeof shared->text, format, list);
-  va_end(list);
-}
-
 // ---- a rank -----------------------------------------------------------------------------------------------------------
 
 struct Rank {
@@ -94,7 +86,7 @@ struct Rank {
   Board& board() const { return shared->ranks[rank]; }
 
   [[noreturn]] void fail(const char* what, nmc_status_t status) {
-    complain("rank %u: %s gives %s: %s", rank, what, nmc_status_name(status), nmc_last_error_message());
+    shared->complaint.say("rank %u: %s gives %s: %s", rank, what, nmc_status_name(status), nmc_last_error_message());
     board().state.store(FAILED);
     for (;;) pause_us(100000);
   }
@@ -254,20 +246,20 @@ struct Rank {
         size_t size = 0;
         const nmc_status_t status = nmc_store_get(store, slice(name(key)), buffer.data(), buffer.size() * 8, &size);
         if (status == NMC_OK) {
-          if (!whole(key, buffer.data(), size / 8, &seq)) return complain("key %" PRIu64 " is torn or foreign", key), false;
+          if (!whole(key, buffer.data(), size / 8, &seq)) return shared->complaint.say("key %" PRIu64 " is torn or foreign", key), false;
           break;
         }
         if (status == NMC_ERR_NOT_FOUND) break;
         // A plan of a process that is gone is taken back soon.
         if (status != NMC_NOT_READY || now_s() > deadline)
-          return complain("key %" PRIu64 ": %s %s", key, nmc_status_name(status), nmc_last_error_message()), false;
+          return shared->complaint.say("key %" PRIu64 ": %s %s", key, nmc_status_name(status), nmc_last_error_message()), false;
         pause_us(1000);
       }
       const bool evictable = key % PER_RANK >= RETAINED;
       const bool right = seq == done || (intent != NONE && seq == intent) || (seq == 0 && evictable);
       if (!right)
-        return complain("key %" PRIu64 " has value %" PRIu64 "; its writer stored %" PRIu64 "%s", key, seq, done,
-                        intent == NONE ? "" : " and was about to change it"), false;
+        return shared->complaint.say("key %" PRIu64 " has value %" PRIu64 "; its writer stored %" PRIu64 "%s", key, seq, done,
+                                     intent == NONE ? "" : " and was about to change it"), false;
       entry.done.store(seq);
       entry.intent.store(NONE);
     }
@@ -287,9 +279,9 @@ struct Rank {
       if (t.bytes_used == pages * PAGE && t.ready_count == objects && t.writing_count == 0 && t.limbo_bytes == 0 && t.quarantined_bytes == 0)
         break;
       if (now_s() > deadline)
-        return complain("leaked: %" PRIu64 " bytes used for %" PRIu64 " pages of %" PRIu64 " objects; %" PRIu64 " ready, %" PRIu64
-                        " being written, %" PRIu64 " bytes wait for readers, %" PRIu64 " for writers",
-                        t.bytes_used, pages, objects, t.ready_count, t.writing_count, t.limbo_bytes, t.quarantined_bytes), false;
+        return shared->complaint.say("leaked: %" PRIu64 " bytes used for %" PRIu64 " pages of %" PRIu64 " objects; %" PRIu64 " ready, %" PRIu64
+                                     " being written, %" PRIu64 " bytes wait for readers, %" PRIu64 " for writers",
+                                     t.bytes_used, pages, objects, t.ready_count, t.writing_count, t.limbo_bytes, t.quarantined_bytes), false;
       pause_us(500);
     }
     board().settle_ms.store(static_cast<uint64_t>((now_s() - start) * 1000));
@@ -351,7 +343,7 @@ int run_master(const std::string& dir) {
   const nmc_world_config_t config = world_config(dir);
   nmc_master_t* master = nullptr;
   if (nmc_status_t s = nmc_master_start(&config, &master); s != NMC_OK) {
-    complain("the master: %s %s", nmc_status_name(s), nmc_last_error_message());
+    shared->complaint.say("the master: %s %s", nmc_status_name(s), nmc_last_error_message());
     shared->ranks[RANKS].state.store(FAILED);
   }
   while (shared->ranks[RANKS].wish.load() != QUIT) pause_us(1000);
@@ -400,7 +392,7 @@ struct Driver {
   void disarm(uint32_t rank) { write_arm(rank, ""); }
 
   bool fail(const char* what) {
-    std::fprintf(stderr, "FAIL %s (point %s): %s\n", what, point, shared->text);
+    std::fprintf(stderr, "FAIL %s (point %s): %s\n", what, point, shared->complaint.text);
     return false;
   }
   bool anyone_failed() {
@@ -412,7 +404,7 @@ struct Driver {
     if (pids[rank] <= 0) return true;
     if (waitpid(pids[rank], &status, WNOHANG) != pids[rank]) return false;
     pids[rank] = -1;
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) complain("rank %u ended with %d", rank, status);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) shared->complaint.say("rank %u ended with %d", rank, status);
     return true;
   }
   template <class Done>

@@ -12,13 +12,6 @@ bool is_away(const std::string& said) {
   return begins_with(said, "NMC_ERR_TIMEOUT") || begins_with(said, "NMC_ERR_UNAVAILABLE");
 }
 
-// When it returns, no thread of the process runs.
-void stop(const Process& process) {
-  int status = 0;
-  REQUIRE(kill(process.pid(), SIGSTOP) == 0);
-  REQUIRE(waitpid(process.pid(), &status, WUNTRACED) == process.pid() && WIFSTOPPED(status));
-}
-
 bool leaves_soon(Process& rank, bool waits) {
   const double start = seconds_now();
   if (waits) (void)rank.ask("await_put never 100 1");
@@ -47,7 +40,7 @@ void stopped(bool waits) {
     SAYS(ranks[0].ask("fill_plan " + name + "plan 6"), "filled");
     SAYS(ranks[0].ask("open_batch " + name + "b 60"), "NMC_OK");
     SAYS(ranks[1].ask("read_on " + name + "/ 20 5000"), "reading");
-    stop(master);
+    stop_child(master.pid());
 
     promise("while_the_master_is_stopped_reads_go_on");
     SAYS(ranks[2].ask("gets " + name + "/ 20 5000"), "20");

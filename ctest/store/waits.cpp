@@ -126,9 +126,7 @@ void stopped() {
   StoreWish wish;
   wish.call_timeout_ms = 50000;
   std::vector<Process> ranks = whole_store(place, 4, wish);
-  int status = 0;
-  REQUIRE(kill(ranks[0].pid(), SIGSTOP) == 0);
-  REQUIRE(waitpid(ranks[0].pid(), &status, WUNTRACED) == ranks[0].pid() && WIFSTOPPED(status));
+  stop_child(ranks[0].pid());
   promise("calls_that_wait_for_a_stopped_master_are_cancelled");
   for (int i = 0; i < 3; ++i) SAYS(ranks[1].ask("interrupted cancel a 0"), "NMC_ERR_CANCELLED");
   promise("by_destroy_as_well");

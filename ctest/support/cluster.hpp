@@ -15,13 +15,6 @@
 
 #include "puppet.hpp"
 
-// Stops a child of this process. All of its threads have stopped when this returns: until then some would still answer.
-inline void stop_child(pid_t pid) {
-  REQUIRE(pid > 0);
-  ::kill(pid, SIGSTOP);
-  REQUIRE(::waitpid(pid, nullptr, WUNTRACED) == pid);
-}
-
 // Where the certificates of this test are; empty where connections are not encrypted. From secure() on, masters and clients have them.
 inline std::string certificates;
 

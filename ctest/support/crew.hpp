@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -41,6 +42,17 @@ T* shared_between_processes() {
   if (memory == MAP_FAILED) std::abort();
   return new (memory) T{};
 }
+
+// The first complaint of all processes of a test, in memory that they share.
+struct Complaint {
+  char text[600];
+  __attribute__((format(printf, 2, 3))) void say(const char* format, ...) {
+    va_list list;
+    va_start(list, format);
+    if (text[0] == 0) std::vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+  }
+};
 
 // A directory of the test's own.
 struct OwnDir {

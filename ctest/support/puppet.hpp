@@ -150,6 +150,13 @@ class Process {
   Link link_;
 };
 
+// Stops a child of this process. All of its threads have stopped when this returns: until then some would still answer.
+inline void stop_child(pid_t pid) {
+  REQUIRE(pid > 0);
+  ::kill(pid, SIGSTOP);
+  REQUIRE(::waitpid(pid, nullptr, WUNTRACED) == pid);
+}
+
 // ------------------------------------------------------------------------------------------------------- worlds --
 
 // A fresh directory for the worlds of one case. A test that ends in the middle of it removes it too.
@@ -198,6 +205,14 @@ struct Setup {
   bool external = false;
   int64_t timeout_ms = 40000;
 };
+
+// One of the ranks of a world of this size.
+inline Setup seat(int32_t rank, uint32_t size = 3) {
+  Setup setup;
+  setup.rank = rank;
+  setup.size = size;
+  return setup;
+}
 
 inline nmc_world_config_t config_of(const Place& place, const Setup& setup) {
   nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.h"
+#include "range.hpp"
 
 constexpr uint32_t kPage = 4096;
 
@@ -107,12 +108,6 @@ inline std::string get(nmc_store_t* store, std::string_view key) {
   status = nmc_store_get(store, bytes_of(key), buffer.data(), size, &again);
   CHECK(status == NMC_OK && again == size && buffer.zones_intact());
   return std::string(buffer.text());
-}
-
-// A part of a value, into one buffer.
-inline nmc_status_t get_range(nmc_store_t* store, nmc_slice_t key, uint64_t offset, void* to, size_t bytes) {
-  const nmc_buffer_t buffer{to, bytes};
-  return nmc_store_get_slices(store, key, offset, &buffer, 1, nullptr);
 }
 
 inline uint32_t state_of(nmc_store_t* store, std::string_view key) {

@@ -322,6 +322,14 @@ inline std::vector<Process> whole_store(const Place& place, uint32_t size, const
   return ranks;
 }
 
+// One rank, which comes to the others and to their store.
+inline Process come(const Place& place, int32_t rank, uint32_t size, const StoreWish& wish) {
+  Process process = client_process(place, rank, size, wish);
+  REQUIRE(SAYS(process.reply(), "NMC_OK"));
+  REQUIRE(SAYS(process.ask("create"), "NMC_OK"));
+  return process;
+}
+
 // All leave the store, then the world.
 inline void dismiss_clients(std::vector<Process>& ranks) {
   for (Process& rank : ranks) SAYS(rank.ask("leave"), "NMC_OK");

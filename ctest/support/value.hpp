@@ -6,6 +6,7 @@
 #include <nanomc.h>
 
 #include "random.hpp"
+#include "range.hpp"
 
 #include <cstdint>
 #include <cstring>
@@ -27,6 +28,13 @@ inline void make_value(uint64_t stamp, uint64_t offset, void* to, uint64_t bytes
   }
 }
 
+// All of a value.
+inline std::string value_of(uint64_t stamp, size_t size) {
+  std::string value(size, ' ');
+  make_value(stamp, 0, value.data(), size);
+  return value;
+}
+
 // Whether they are those bytes.
 inline bool is_value(uint64_t stamp, uint64_t offset, const void* from, uint64_t bytes) {
   const unsigned char* at = static_cast<const unsigned char*>(from);
@@ -42,12 +50,6 @@ inline bool is_value(uint64_t stamp, uint64_t offset, const void* from, uint64_t
 }
 
 inline nmc_slice_t slice(const std::string& text) { return nmc_slice_t{text.data(), text.size()}; }
-
-// A part of a value, into one buffer.
-inline nmc_status_t get_range(nmc_store_t* store, nmc_slice_t key, uint64_t offset, void* to, size_t bytes) {
-  const nmc_buffer_t buffer{to, bytes};
-  return nmc_store_get_slices(store, key, offset, &buffer, 1, nullptr);
-}
 
 // Whether a pinned value is the one with this stamp, wherever its extents are; only the first `bytes` bytes.
 inline bool view_is(nmc_store_t* store, const nmc_view_t& view, uint64_t stamp, uint64_t bytes) {

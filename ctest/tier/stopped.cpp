@@ -21,12 +21,6 @@ StoreWish wish() {
   return wish;
 }
 
-void stop(const Process& process) {
-  int status = 0;
-  REQUIRE(kill(process.pid(), SIGSTOP) == 0);
-  REQUIRE(waitpid(process.pid(), &status, WUNTRACED) == process.pid() && WIFSTOPPED(status));
-}
-
 void go_on(const Process& process) { REQUIRE(kill(process.pid(), SIGCONT) == 0); }
 
 // What a rank holds besides its store.
@@ -152,10 +146,10 @@ struct Scene {
     for (Process* rank : {&owner, &reader}) REQUIRE(SAYS(rank->reply(), "NMC_OK"));
     for (Process* rank : {&owner, &reader}) rank->send("create");
     for (Process* rank : {&owner, &reader}) REQUIRE(SAYS(rank->reply(), "NMC_OK"));
-    stop(reader);
+    stop_child(reader.pid());
     REQUIRE(SAYS(owner.ask("tier " + dir.path), "NMC_OK"));
     REQUIRE(SAYS(owner.ask("to_disk"), "written"));
-    stop(owner);
+    stop_child(owner.pid());
     // Before it runs again: nothing comes in between.
     if (!before.empty()) reader.send(before);
     reader.send(first);
@@ -206,7 +200,7 @@ void reads(bool asks) {
     SAYS(scene.reader.ask("exists k"), "ON_DISK");
 
     promise("and_from_then_on_by_the_reader_alone");
-    stop(scene.owner);
+    stop_child(scene.owner.pid());
     SAYS(scene.reader.ask("get k 5000 1"), "right");
   }
 }
@@ -245,7 +239,7 @@ void damage() {
   const double begin = seconds_now();
   while (scene.reader.ask("get k 5000 1") != "right" && seconds_now() - begin < kPatience / 2) sleep_ms(20);
   CHECK(damaged(scene.dir.path, value_of(1, 5000)) == 1);
-  stop(scene.owner);
+  stop_child(scene.owner.pid());
   const std::string said = scene.reader.ask("calls read read read");
   printf("     %s\n", said.c_str());
   CHECK(said.find(" NMC_ERR_CORRUPT NMC_ERR_CORRUPT NMC_ERR_CORRUPT") != std::string::npos);
@@ -281,7 +275,7 @@ void close_of_a_handle() {
     saw_in_time(scene.reader.ask("await_put " + what + " 100 1"), "the owner answers");
     const std::string before = scene.reader.ask("calls stats");
     CHECK(before.find(" NMC_OK") != std::string::npos);
-    stop(scene.owner);
+    stop_child(scene.owner.pid());
     const std::string said = scene.reader.ask("ended " + what + " close");
     printf("     %s: %s\n", what.c_str(), said.c_str());
     CHECK(was_ended(said));

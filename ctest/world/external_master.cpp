@@ -3,15 +3,14 @@
 
 namespace {
 
-Setup seat(int32_t rank) {
-  Setup setup;
-  setup.rank = rank;
+Setup outside(int32_t rank) {
+  Setup setup = seat(rank);
   setup.external = true;
   return setup;
 }
 
 Process started(const Place& place) {
-  Process master = master_process(place, seat(-1));
+  Process master = master_process(place, outside(-1));
   REQUIRE(SAYS(master.reply(), "NMC_OK"));
   return master;
 }
@@ -28,7 +27,7 @@ int main() {
   Place place;
   promise("ranks_wait_for_a_master_that_starts_late");
   std::vector<Process> ranks;
-  for (int32_t rank = 0; rank < 3; ++rank) ranks.push_back(rank_process(place, seat(rank)));
+  for (int32_t rank = 0; rank < 3; ++rank) ranks.push_back(rank_process(place, outside(rank)));
   sleep_ms(200);
   Process master = started(place);
   for (Process& rank : ranks) REQUIRE(SAYS(rank.reply(), "NMC_OK"));
@@ -36,7 +35,7 @@ int main() {
   const std::string first_world = ranks[0].ask("world_id");
 
   promise("a_second_master_of_the_same_name_is_refused");
-  Process rival = master_process(place, seat(-1));
+  Process rival = master_process(place, outside(-1));
   SAYS(rival.reply(), "NMC_ERR_EXISTS");
   CHECK(rival.ends_well());
 
@@ -67,7 +66,7 @@ int main() {
       for (size_t i : {0, 2}) saw_in_time(ranks[i].ask("await 1 GONE"), "gone");
     }
     promise("and_a_new_process_can_take_the_dead_ranks_place");
-    ranks[1] = rank_process(place, seat(1));
+    ranks[1] = rank_process(place, outside(1));
     REQUIRE(SAYS(ranks[1].reply(), "NMC_OK"));
     SAYS(ranks[1].ask("verify 1 " + std::to_string(round)), "0 wrong");
     CHECK(ranks[1].ask("world_id") == first_world);
@@ -88,7 +87,7 @@ int main() {
     ranks[2].kill9();
     master.kill9();
     for (size_t i : {0, 1}) saw_in_time(ranks[i].ask("await_master 0"), "master away");
-    ranks[2] = rank_process(place, seat(2));  // waits for the master
+    ranks[2] = rank_process(place, outside(2));  // waits for the master
     sleep_ms(round * 40);
     master = started(place);
     if (!SAYS(ranks[2].reply(), "NMC_OK")) break;
@@ -98,7 +97,7 @@ int main() {
 
   promise("after_all_have_left_the_same_master_serves_a_new_world");
   dismiss(ranks);
-  ranks = whole_world(place, seat(-1));
+  ranks = whole_world(place, outside(-1));
   CHECK(ranks[0].ask("world_id") != first_world);
   SAYS(ranks[0].ask("generation 1"), "1");
   TOGETHER(all_of(ranks), "selftest 4", "NMC_OK");

@@ -4,12 +4,6 @@
 
 namespace {
 
-Setup seat(int32_t rank) {
-  Setup setup;
-  setup.rank = rank;
-  return setup;
-}
-
 void child_outlives(int32_t victim) {
   printf("victim: rank %d\n", victim);
   Place place;

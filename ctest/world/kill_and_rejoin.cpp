@@ -3,13 +3,6 @@
 
 namespace {
 
-Setup seat(int32_t rank, uint32_t size = 3) {
-  Setup setup;
-  setup.rank = rank;
-  setup.size = size;
-  return setup;
-}
-
 void killed(int32_t victim) {
   printf("victim: rank %d\n", victim);
   Place place;

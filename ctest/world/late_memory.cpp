@@ -6,13 +6,6 @@ namespace {
 
 constexpr uint32_t kSize = 3;
 
-Process come(const Place& place, int32_t rank, const StoreWish& wish) {
-  Process process = client_process(place, rank, kSize, wish);
-  REQUIRE(SAYS(process.reply(), "NMC_OK"));
-  REQUIRE(SAYS(process.ask("create"), "NMC_OK"));
-  return process;
-}
-
 // Asks again as long as a rank's heap cannot be reached.
 std::string until_reached(Process& process, const std::string& question) {
   const double deadline = seconds_now() + 60;
@@ -35,11 +28,11 @@ void story(int short_of_memory) {
   wish.least = 1;
   wish.pages = (16 << 20) / wish.page_bytes;
   Process ranks[kSize];
-  for (int rank : {0, 1}) ranks[rank] = come(place, rank, wish);
+  for (int rank : {0, 1}) ranks[rank] = come(place, rank, kSize, wish);
 
   promise("a_rank_that_had_no_memory_for_a_heap_maps_it_when_there_is_some");
   SAYS(ranks[short_of_memory].ask("limit 1"), "limited");
-  ranks[2] = come(place, 2, wish);
+  ranks[2] = come(place, 2, kSize, wish);
   SAYS(until_reached(ranks[2], "put own 9000 3 2 0 0 2"), "NMC_OK");
   // It tries a few times in vain.
   sleep_ms(600);
@@ -50,7 +43,7 @@ void story(int short_of_memory) {
   promise("nothing_is_lost_that_it_alone_has_mapped");
   const int other = 1 - short_of_memory;
   for (int rank : {2, other}) ranks[rank].kill9();
-  for (int rank : {other, 2}) ranks[rank] = come(place, rank, wish);
+  for (int rank : {other, 2}) ranks[rank] = come(place, rank, kSize, wish);
   for (Process& rank : ranks) {
     for (const char* key : {"own", "given"}) reads(rank, key);
   }

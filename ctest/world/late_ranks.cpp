@@ -6,13 +6,6 @@ namespace {
 
 constexpr uint32_t kSize = 4, kLeast = 2;
 
-Process come(const Place& place, int32_t rank, const StoreWish& wish) {
-  Process process = client_process(place, rank, kSize, wish);
-  REQUIRE(SAYS(process.reply(), "NMC_OK"));
-  REQUIRE(SAYS(process.ask("create"), "NMC_OK"));
-  return process;
-}
-
 // A store's master hears of a heap a moment after the rank has joined.
 void put_on(Process& writer, const std::string& key, int rank) {
   const double deadline = seconds_now() + 30;
@@ -50,7 +43,7 @@ void story(bool external) {
   CHECK(begins_with(first.ask("put nowhere 9000 3 2"), "NMC_ERR_PEER_LOST"));
 
   promise("a_third_comes_later_reads_what_is_there_and_stores_where_all_can_read_it");
-  Process third = come(place, 2, wish);
+  Process third = come(place, 2, kSize, wish);
   for (Process* rank : {&first, &second}) CHECK(atof(rank->ask("await 2 ALIVE").c_str()) >= 0);
   SAYS(third.ask("gets early 40 4096"), "40");
   put_on(third, "own", 2);
@@ -66,7 +59,7 @@ void story(bool external) {
   SAYS(second.ask("look_at own 3"), "right");
 
   promise("the_fourth_comes_and_knows_them_all");
-  Process fourth = come(place, 3, wish);
+  Process fourth = come(place, 3, kSize, wish);
   SAYS(fourth.ask("state 2"), "GONE");
   everyone_reads({&fourth}, "own");
   put_on(fourth, "last", 3);
@@ -74,7 +67,7 @@ void story(bool external) {
   for (const char* key : {"last", "also"}) everyone_reads({&first, &second, &fourth}, key);
 
   promise("and_the_third_place_is_taken_again_with_what_lies_there");
-  third = come(place, 2, wish);
+  third = come(place, 2, kSize, wish);
   SAYS(third.ask("generation 2"), "2");
   for (const char* key : {"own", "given", "last"}) everyone_reads({&first, &second, &third, &fourth}, key);
   put_on(third, "again", 2);

@@ -6,12 +6,6 @@
 
 namespace {
 
-Setup seat(int32_t rank) {
-  Setup setup;
-  setup.rank = rank;
-  return setup;
-}
-
 void in_order() {
   promise("when_all_have_left_the_directory_is_gone");
   for (const std::vector<size_t>& order : {std::vector<size_t>{0, 1, 2}, {2, 1, 0}, {1, 0, 2}}) {

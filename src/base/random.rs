@@ -1,4 +1,4 @@
-//! The random numbers of all tests: a seed that failed is printed, and gives the same ones again. Those in `tests/` and in other crates
+//! The random numbers of all tests, and of benchmarks: a seed that failed is printed, and gives the same ones again. Those in `tests/` and in other crates
 //! compile this file too. (Where the cluster itself chooses, its `Chance` does.)
 #![allow(dead_code, reason = "each test program uses a part of it")]
 

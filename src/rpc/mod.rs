@@ -9,7 +9,7 @@ mod sys;
 mod transport;
 
 pub use server::{Connection, Connections, Handler, Server};
-pub use sys::{Event, ParentOnly, own_uid, owned, poll, ready};
+pub use sys::{Event, ParentOnly, drain, own_uid, owned, poll, ready};
 pub use transport::{Link, Listener, MAX_FDS, MAX_PACKET, Packet, Sent};
 
 #[cfg(test)]

@@ -77,6 +77,13 @@ impl AsRawFd for ParentOnly {
     }
 }
 
+/// Takes what an eventfd or a timerfd, which does not block, has counted: it is not readable until it counts again.
+pub fn drain(counter: &impl AsRawFd) {
+    let mut count = [0u8; 8];
+    // SAFETY: eight writable bytes. If it has counted nothing there is nothing to read (EAGAIN).
+    unsafe { libc::read(counter.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+}
+
 /// A counter that can be polled.
 pub struct Event(OwnedFd);
 
@@ -89,9 +96,7 @@ impl Event {
 
     /// Takes the signals that came so far.
     pub fn drain(&self) {
-        let mut count = [0u8; 8];
-        // SAFETY: eight writable bytes. Without a signal there is nothing to read (EAGAIN).
-        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        drain(&self.0);
     }
 
     /// Makes the descriptor readable.

@@ -82,7 +82,7 @@ pub struct DiskRecord<'a> {
     /// Name of the put that the value came from.
     pub put: u64,
     /// An entry leads to it. If not it is over, or its bucket was completed a moment ago.
-    pub there: bool,
+    pub resident: bool,
 }
 
 /// Which records a listing gives.

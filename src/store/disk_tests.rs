@@ -15,7 +15,7 @@ use super::disk::{DiskAccess, DiskMap, DiskSeat};
 use super::evict::Retain;
 use super::master::{DiskContent, Keep, Master, OnDisk, Scope, Stored, ToWrite};
 use super::read::{Look, Presence, Sums};
-use super::strays::world;
+use super::strays::{put as put_with, world};
 use super::write::PutOptions;
 use super::{MasterSlot, PLACE_SHIFT, Store};
 use crate::base::Deadline;
@@ -124,9 +124,9 @@ impl DiskReader for Disk {
         let records = self.records.lock().clone();
         for ((bucket, block), (key, epoch, put)) in records.range((at >> PLACE_SHIFT, at & ((1 << PLACE_SHIFT) - 1))..)
         {
-            let there =
+            let resident =
                 map.probe(0, key)?.is_some_and(|found| found.entry.spot == Spot { bucket: *bucket, block: *block });
-            if wanted(&DiskRecord { key, epoch: *epoch, put: *put, there })? {
+            if wanted(&DiskRecord { key, epoch: *epoch, put: *put, resident })? {
                 return Ok((Some((key.clone(), 1)), (bucket << PLACE_SHIFT) + block + 1));
             }
         }
@@ -311,11 +311,6 @@ const VALUE: &[u8] = b"what lies on disk";
 
 fn slice(buffer: &mut [u8]) -> Slice {
     Slice { address: buffer.as_mut_ptr() as u64, bytes: buffer.len() as u64 }
-}
-
-fn put_with(store: &Store, key: &[u8], value: &[u8], options: &PutOptions<'_>) -> Result<()> {
-    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
-    store.put(key, &Pieces::Slices(&slices), options)
 }
 
 fn put(store: &Store, key: &[u8], value: &[u8]) {

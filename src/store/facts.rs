@@ -89,19 +89,15 @@ impl Store {
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use super::*;
-    use crate::store::copy::{Pieces, Slice};
     use crate::store::master::Master;
-    use crate::store::strays::{config, world};
+    use crate::store::strays::{self, config, world};
     use crate::store::write::PutOptions;
     use std::sync::Arc;
 
     #[test]
     fn a_master_that_takes_over_goes_on_behind_a_gap() {
         let store = Store::embedded(&world(), &config(false)).unwrap();
-        let put = |key: &[u8]| {
-            let slices = [Slice { address: key.as_ptr() as u64, bytes: key.len() as u64 }];
-            store.put(key, &Pieces::Slices(&slices), &PutOptions::DEFAULT).unwrap();
-        };
+        let put = |key: &[u8]| strays::put(&store, key, key, &PutOptions::DEFAULT).unwrap();
         put(b"a");
         put(b"b");
         assert!(store.remove(b"b").is_ok());

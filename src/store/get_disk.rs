@@ -441,7 +441,7 @@ impl Store {
         let Some(disk) = self.disk_for_call()? else { return Ok(0) };
         let (mut at, mut removed, mut keys) = (0, 0, Vec::new());
         loop {
-            let mut wanted = |record: &DiskRecord<'_>| Ok(record.there && record.key.starts_with(prefix));
+            let mut wanted = |record: &DiskRecord<'_>| Ok(record.resident && record.key.starts_with(prefix));
             let (found, next) = self.next_on_disk(Some(&disk), at, &mut wanted)?;
             let over = found.is_none();
             at = next;

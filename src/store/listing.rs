@@ -66,7 +66,7 @@ impl Store {
             place = match place {
                 Place::Disk(at) => {
                     // Also what is about to be on disk.
-                    let mut wanted = |record: &DiskRecord<'_>| Ok(record.there || self.has(view, record)?);
+                    let mut wanted = |record: &DiskRecord<'_>| Ok(record.resident || self.has(view, record)?);
                     match self.next_on_disk(disk.as_ref(), at, &mut wanted)? {
                         (Some((key, bytes)), at) => {
                             return Ok(Some(Listed { key, bytes, cursor: Place::Disk(at).cursor() }));
@@ -84,7 +84,7 @@ impl Store {
                     // What has been in memory since before it was written was come to there.
                     let mut wanted = |record: &DiskRecord<'_>| {
                         let found = self.look(view, record.key)?;
-                        Ok(record.there && !matches!(found, Look::Ready((_, epoch)) if epoch == record.epoch))
+                        Ok(record.resident && !matches!(found, Look::Ready((_, epoch)) if epoch == record.epoch))
                     };
                     let (found, at) = self.next_on_disk(disk.as_ref(), at, &mut wanted)?;
                     let cursor = Place::Since(at).cursor();

@@ -216,7 +216,8 @@ fn options(rank: u32) -> PutOptions<'static> {
     PutOptions { rank: Some(rank), ..PutOptions::DEFAULT }
 }
 
-fn put(store: &Store, key: &[u8], value: &[u8], options: &PutOptions) -> Result<()> {
+/// Stores a value that lies in one piece.
+pub(crate) fn put(store: &Store, key: &[u8], value: &[u8], options: &PutOptions) -> Result<()> {
     let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
     store.put(key, &Pieces::Slices(&slices), options)
 }

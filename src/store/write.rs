@@ -694,8 +694,7 @@ impl Store {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 mod tests {
     use super::super::config::Config;
-    use super::super::copy::Slice;
-    use super::super::strays::world;
+    use super::super::strays::{self, world};
     use super::*;
     use crate::layout::store::Fate;
 
@@ -710,9 +709,7 @@ mod tests {
 
     /// Stores a small value whatever is there; there is one header, so it gets that of its predecessor.
     fn put(store: &Store, key: &[u8]) {
-        let value = [7; 8];
-        let slices = [Slice { address: value.as_ptr() as u64, bytes: 8 }];
-        store.put(key, &Pieces::Slices(&slices), &on_rank_0()).unwrap();
+        strays::put(store, key, &[7; 8], &on_rank_0()).unwrap();
     }
 
     /// Opens a plan and publishes it as a kernel does: nobody else hears of it.

@@ -1,6 +1,6 @@
 //! The words of an object: how it is published, pinned and killed. The master alone writes the *control* word, the
 //! writer of an object its *published* word, and a reader its own pin *slots*. Nothing here loops or blocks, and nothing
-//! reads a field of an object before the words say that it may. Model-checked in `object_model.rs` on these functions.
+//! reads a field of an object before the words say that it may. Model-checked in `object_model` on these functions.
 
 use super::atomic::{AtomicU64, Ordering, fence, full_fence};
 use crate::base::point::reach;

@@ -297,11 +297,10 @@ fn what_is_not_admitted_goes_first_and_hides_nothing() {
     let admission = crate::store::master::Admission { priority: 1, ..crate::store::master::Admission::default() };
     let tier = open(&store, &Config { paused: false, heartbeat_ms: 2, admission, ..config(&dir) });
     let bytes = value(0, BYTES);
-    let slices = [crate::store::copy::Slice { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }];
     for i in 0..160u32 {
         let keep = crate::store::master::Keep { priority: i % 2, ..crate::store::master::Keep::DEFAULT };
         let options = PutOptions { keep, ..PutOptions::DEFAULT };
-        store.put(format!("{}/{i}", i % 2).as_bytes(), &crate::store::copy::Pieces::Slices(&slices), &options).unwrap();
+        crate::store::strays::put(&store, format!("{}/{i}", i % 2).as_bytes(), &bytes, &options).unwrap();
         // Time for the disk, as far as it needs some.
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -4,8 +4,9 @@
 use super::*;
 use crate::base::random::Random;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND};
-use crate::store::copy::{Pieces, Slice};
+use crate::store::copy::Slice;
 use crate::store::read::{Look, Presence};
+use crate::store::strays;
 use crate::store::write::PutOptions;
 
 pub(super) const PAGE: u32 = 4096;
@@ -13,7 +14,7 @@ const PAGES: u64 = 512;
 
 pub(super) fn store() -> Store {
     let heap_bytes = PAGES * u64::from(PAGE);
-    let world = crate::world::Config { heap_bytes, world_size: 1, ..crate::store::strays::world() };
+    let world = crate::world::Config { heap_bytes, world_size: 1, ..strays::world() };
     let config = crate::store::Config { page_bytes: PAGE, max_objects: Some(1024), ..crate::store::Config::default() };
     Store::embedded(&world, &config).unwrap()
 }
@@ -54,9 +55,8 @@ pub(super) fn value(seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 pub(super) fn try_put(store: &Store, key: &str, value: &[u8], replace: bool) -> Result<()> {
-    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
     let options = PutOptions { replace, metadata: key.as_bytes(), ..PutOptions::DEFAULT };
-    store.put(key.as_bytes(), &Pieces::Slices(&slices), &options)
+    strays::put(store, key.as_bytes(), value, &options)
 }
 
 pub(super) fn put(store: &Store, key: &str, value: &[u8]) {

@@ -6,17 +6,18 @@ use nanomc::base::Result;
 use nanomc::base::deadline::Deadline;
 use nanomc::cluster::directory::Strategy;
 use nanomc::cluster::directory::{self, Change, Elected, Event, Master, Member};
-use nanomc::cluster::facade::{Cluster, Config};
+use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
 use nanomc::cluster::net::{Address, Limits, Listener, now_ms};
 use nanomc::cluster::run::master::{Handle, Service};
 use nanomc::cluster::types::Position;
+use nanomc::cluster::wire::Replicate;
 use nanomc::mem::HeapKind;
 use nanomc::store::copy::Slice;
 use nanomc::store::{self, Store};
 use nanomc::world;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Of every store here.
 pub const PAGE: u32 = 64 << 10;
@@ -131,6 +132,40 @@ pub fn store_as(heap_kind: HeapKind, pages: u32, config: &store::Config) -> Resu
     };
     let config = store::Config { page_bytes: PAGE, key_bytes: Some(1 << 20), ..config.clone() };
     Store::embedded(&world, &config)
+}
+
+/// Waits until something holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let late = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < late, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A value that says whose it is.
+pub fn value(seed: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| u8::try_from((i * 7 + seed * 13 + i / 256) % 256).unwrap()).collect()
+}
+
+/// Puts a value with so many copies.
+pub fn put(cluster: &Cluster, key: &str, value: &[u8], copies: u32) -> std::result::Result<(), i32> {
+    let replicate = Replicate { copies, ..PutOptions::default().replicate };
+    let options = PutOptions { replicate, ..PutOptions::default() };
+    cluster
+        .put(&[Item::new(key.as_bytes(), &[slice(value)])], &options)
+        .unwrap()
+        .remove(0)
+        .map_err(|error| error.status)
+}
+
+/// Reads a value into so much memory.
+pub fn get(cluster: &Cluster, key: &str, room: usize) -> std::result::Result<Vec<u8>, i32> {
+    let mut into = vec![0u8; room];
+    let got = cluster.get(&[Item::new(key.as_bytes(), &[slice(&into)])]).unwrap().remove(0);
+    got.result.map_err(|error| error.status)?;
+    into.truncate(usize::try_from(got.bytes).unwrap());
+    Ok(into)
 }
 
 pub fn slice(bytes: &[u8]) -> Slice {

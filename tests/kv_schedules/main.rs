@@ -10,6 +10,8 @@ pub mod kv;
 pub mod layout;
 pub mod mem;
 pub mod sync;
+#[path = "../common/words.rs"]
+pub mod words;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();

@@ -8,6 +8,7 @@ use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_STALE};
 use crate::kv::evict::Kind;
 use crate::kv::hash::{Algo, Chain, Key};
 use crate::kv::{Cache, Config, Open, State, WhenFull};
+use crate::words::words;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,11 +73,6 @@ struct Met {
     evicted_sequences: AtomicU64,
 }
 
-fn word(tokens: &[u32]) -> u64 {
-    let mix = |x: u64, token: &u32| (x ^ u64::from(*token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    tokens.iter().fold(1, mix)
-}
-
 /// Whether a call was refused because the sequence's blocks were taken, which others may do at any time.
 fn was_evicted<T>(done: &crate::base::error::Result<T>) -> bool {
     match done {
@@ -117,9 +113,13 @@ impl World {
         for at in 0..tokens.len() {
             let place = (blocks[at / SIZE as usize] * SIZE) as usize + at % SIZE as usize;
             if at < written {
-                assert_eq!(memory[place], word(&tokens[..=at]), "sequence {id} reads another's word at {at}");
+                assert_eq!(
+                    Some(memory[place]),
+                    words(1, &tokens[..=at]).last(),
+                    "sequence {id} reads another's word at {at}"
+                );
             } else {
-                memory[place] = word(&tokens[..=at]);
+                memory[place] = words(1, &tokens[..=at]).last().unwrap();
             }
         }
     }

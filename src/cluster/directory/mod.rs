@@ -31,7 +31,6 @@ pub use log::{Entry, Recorded, Target};
 pub use members::State;
 pub use objects::Gate;
 pub use placement::Strategy;
-pub use table::TIER;
 
 use crate::base::error::{Error, Result};
 use crate::base::memory;

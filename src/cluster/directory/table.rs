@@ -4,11 +4,9 @@
 use super::objects::At;
 use crate::base::error::Result;
 use crate::base::memory;
+use crate::layout::store::ON_DISK;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-
-/// Bit of an index that means a slot of the tier.
-pub const TIER: u32 = 1 << 31;
 
 /// Bit of a word that says that the epoch lives.
 const LIVE: u64 = 1 << 63;
@@ -72,7 +70,7 @@ impl Table {
 
     /// Makes room for an index; fails if the node never said that it has so many.
     pub fn room(&mut self, index: u32) -> Result<()> {
-        let (limit, number) = (if index & TIER == 0 { self.headers } else { self.slots }, index & !TIER);
+        let (limit, number) = (if index & ON_DISK == 0 { self.headers } else { self.slots }, index & !ON_DISK);
         if number >= limit {
             crate::bail!(NMC_ERR_PROTOCOL, "a node speaks of index {number} and has {limit}");
         }
@@ -124,23 +122,23 @@ mod tests {
     #[test]
     fn headers_and_slots_are_apart_and_bounded() {
         let mut table = Table::new(10, 5);
-        assert!(table.room(10).is_err() && table.room(TIER | 5).is_err());
+        assert!(table.room(10).is_err() && table.room(ON_DISK | 5).is_err());
         table.room(9).unwrap();
-        table.room(TIER | 4).unwrap();
+        table.room(ON_DISK | 4).unwrap();
         table.set_live(4, 7, At(1));
-        table.set_live(TIER | 4, 8, At(2));
+        table.set_live(ON_DISK | 4, 8, At(2));
         assert_eq!((table.lives(4, 7), table.lives(4, 8)), (Some(At(1)), None));
         assert_eq!(table.live_in(0, 10).collect::<Vec<_>>(), [4]);
         assert_eq!(table.live_in(5, 10).count(), 0);
-        assert_eq!(table.live_in(TIER, TIER | 5).collect::<Vec<_>>(), [TIER | 4]);
+        assert_eq!(table.live_in(ON_DISK, ON_DISK | 5).collect::<Vec<_>>(), [ON_DISK | 4]);
         table.set_dead(4, 7);
         assert_eq!((table.live(4), table.epoch(4)), (None, 7));
         let next = |from| table.next(from);
         assert_eq!(
-            (next(0), next(255), next(256), next(u64::from(TIER) + 7)),
-            (Some(0), Some(255), Some(TIER), Some(TIER | 7))
+            (next(0), next(255), next(256), next(u64::from(ON_DISK) + 7)),
+            (Some(0), Some(255), Some(ON_DISK), Some(ON_DISK | 7))
         );
-        assert_eq!((next(u64::from(TIER) + 256), next(1 << 32)), (None, None));
+        assert_eq!((next(u64::from(ON_DISK) + 256), next(1 << 32)), (None, None));
     }
 
     #[test]

@@ -3,11 +3,12 @@
 
 use super::members::Owner;
 use super::objects::{Gate, Held};
-use super::{Action, Ask, Leader, TIER};
+use super::{Action, Ask, Leader};
 use crate::base::error::Result;
 use crate::base::status::NMC_OK;
 use crate::cluster::types::{Millis, NO_INDEX};
 use crate::cluster::wire::{AddReplica, Answer, CopyThis, EvictDisk, Frame, Rejoin};
+use crate::layout::store::ON_DISK;
 
 impl Leader {
     /// Tells a node to make a copy, which it announces and publishes in its stream.
@@ -46,7 +47,7 @@ impl Leader {
         }
         let Some(slot) = self.members.get(&evict.node).copied() else { return Ok(()) };
         let is_it = move |held: &Held| {
-            let on_disk = held.index != NO_INDEX && held.index & TIER != 0;
+            let on_disk = held.index != NO_INDEX && held.index & ON_DISK != 0;
             held.owner == slot && on_disk && held.gate == Gate::Open
         };
         for key in &evict.keys {

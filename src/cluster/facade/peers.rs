@@ -1,7 +1,9 @@
 //! Reads of a store that go on to the cluster: by the name of the store's namespace instead of the client's, and past the nodes of this
 //! process, in which the store has looked already. Whoever waits can be stopped.
 
-use super::{Cluster, Got, Item, What, failed, nothing};
+use super::batch::nothing;
+use super::words::failed;
+use super::{Cluster, Got, Item, What};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::memory;

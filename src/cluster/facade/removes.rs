@@ -1,6 +1,8 @@
 //! Removes, one key or many. What is removed may have been put into a store of this process a moment ago: the leader has to know of that first.
 
-use super::{Cluster, Item, Local, failed};
+use super::nodes::Local;
+use super::words::failed;
+use super::{Cluster, Item};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::memory;

@@ -4,7 +4,7 @@
 use crate::base::crc::crc32c_append;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::rpc::owned;
+use crate::rpc::{drain, owned};
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
@@ -394,9 +394,7 @@ impl Timer {
 
     /// It is not readable until the next time.
     pub fn drain(&self) {
-        let mut count = [0u8; 8];
-        // SAFETY: eight writable bytes. If it was not readable there is nothing to read (EAGAIN).
-        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        drain(&self.0);
     }
 }
 

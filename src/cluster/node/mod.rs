@@ -8,6 +8,8 @@
 mod bounce;
 mod copies;
 mod member;
+#[cfg(test)]
+pub(super) mod model;
 mod promoter;
 mod puts;
 pub mod real;

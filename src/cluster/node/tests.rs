@@ -1,5 +1,6 @@
-//! The agent by itself, told by hand what happened, over the simulator's model of a store.
+//! The agent by itself, told by hand what happened, over the model of a store.
 
+use super::model::{Directory, Store};
 use super::storage::{Offer, Storage, Wanted};
 use super::stream::Stream;
 use super::{Action, Agent, Config, Event, Plan};
@@ -8,10 +9,9 @@ use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
     NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
 };
-use crate::cluster::directory::TIER;
-use crate::cluster::sim::{Directory, Store};
 use crate::cluster::types::{Media, Millis, NO_INDEX, Name, NodeId, ObjectKey, Peer, Position, PutId};
 use crate::cluster::wire::*;
+use crate::layout::store::ON_DISK;
 
 const CLIENT: Peer = Peer(7);
 
@@ -928,7 +928,7 @@ fn what_comes_from_the_disk_keeps_nobody_waiting_and_is_given_to_who_still_wants
     store.retire(plan.index as usize);
     store.put(&other, PutId::local(2), &[8]).unwrap();
     let in_memory = store.find(&other).unwrap();
-    let fetch = rig.fetch(Plan { index: TIER | u32::try_from(slot).unwrap(), epoch }, 0);
+    let fetch = rig.fetch(Plan { index: ON_DISK | u32::try_from(slot).unwrap(), epoch }, 0);
     let near = Fetch { key: other, ..rig.fetch(in_memory, 0) };
     let serve = |rig: &mut Rig| {
         let served = |action: &Action| match action {

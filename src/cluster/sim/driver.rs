@@ -1,7 +1,6 @@
 //! What happens in a run: calls of clients, evictions, faults, and at the end rest.
 
 use super::check::{Promise, What, content};
-use super::store::{State, sum_of};
 use super::{Addr, Control, Event, Sim, node_name};
 use crate::base::queue::Queue;
 use crate::base::status::{
@@ -9,6 +8,7 @@ use crate::base::status::{
 };
 use crate::cluster::client::{self, GetCall, Outcome, PutCall};
 use crate::cluster::node;
+use crate::cluster::node::model::{State, sum_of};
 use crate::cluster::types::{Millis, Name, NodeId, ObjectKey, PutId};
 use crate::cluster::wire::{Extent, Frame, Message, Metadata, Replicate, Space};
 

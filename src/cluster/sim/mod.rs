@@ -5,31 +5,28 @@
 //! `NMC_CLUSTER_SEEDS=10000 cargo test --release --lib cluster::sim` runs so many seeds.
 
 mod check;
-mod disk;
 mod driver;
 mod etcd;
 mod mover;
 mod processes;
 mod setup;
-mod store;
 mod tests;
 mod tiers;
 
 use super::client::{self, Client};
 use super::directory::{self, Master};
+use super::node::model::{Directory, Store, sum_of};
 use super::node::{self, Agent};
 use super::types::{Chance, Millis, NodeId, ObjectKey, Peer, PutId};
 use super::wire::{Frame, Message, Remove};
 use crate::base::queue::Queue;
 use check::{Checker, Promise, What};
-pub(super) use disk::Directory;
 use driver::{Call, Fault};
 use etcd::Etcd;
 use mover::Mover;
 use setup::{Control, Setup};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-pub(super) use store::Store;
 
 // Everything is faster than in life, in proportion.
 const LEASE_MS: Millis = 600;
@@ -111,7 +108,7 @@ struct SimNode {
     store: Option<Store>,
     store_id: u64,
     /// Tiers that are not open.
-    shelf: Vec<disk::Directory>,
+    shelf: Vec<Directory>,
     /// A former store, which may come back.
     aside: Option<(Store, u64)>,
     /// Since when its replicas are listed by the leader without a break.
@@ -472,7 +469,7 @@ impl Sim {
                     && let Some(put) = self.checker.puts.get(&verify.put)
                 {
                     let pages = self.checker.values[&put.value].pages;
-                    verify.crc = store::sum_of((0..pages).map(|page| check::content(put.value, page)));
+                    verify.crc = sum_of((0..pages).map(|page| check::content(put.value, page)));
                 }
                 let event = match from {
                     Addr::Master(master) => node::Event::Master(master, self.spoil(at, frame)),

@@ -6,10 +6,11 @@ use super::check::{Promise, content};
 use super::{Addr, Control, Event, Sim};
 use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK};
 use crate::cluster::client;
-use crate::cluster::directory::TIER;
+use crate::cluster::node::model::State;
 use crate::cluster::node::{self, Plan};
 use crate::cluster::types::{ObjectKey, Peer, PutId};
 use crate::cluster::wire::{Frame, Message, Metadata};
+use crate::layout::store::ON_DISK;
 use std::collections::BTreeMap;
 
 /// What comes next of something that moves.
@@ -223,9 +224,9 @@ impl Sim {
             return None;
         }
         let store = self.agent_of(source)?.storage();
-        if from.name.index & TIER == 0
+        if from.name.index & ON_DISK == 0
             && let Some(header) = store.header(Plan { index: from.name.index, epoch: from.name.epoch })
-            && header.state == super::store::State::Live
+            && header.state == State::Live
         {
             let pages = header.pages.iter().map(|page| store.pages[*page as usize]).collect();
             return (header.put == from.put).then_some(pages);
@@ -380,7 +381,7 @@ impl Sim {
     fn plan_with(&self, node: usize, extents: &[crate::cluster::wire::Extent]) -> Option<Plan> {
         let store = self.agent_of(node)?.storage();
         let is = |pages: &[u32]| pages.iter().map(|page| u64::from(*page)).eq(extents.iter().map(|e| e.offset));
-        let found = store.headers.iter().position(|h| h.state == super::store::State::Writing && is(&h.pages))?;
+        let found = store.headers.iter().position(|h| h.state == State::Writing && is(&h.pages))?;
         Some(Plan { index: u32::try_from(found).unwrap(), epoch: store.headers[found].epoch })
     }
 

@@ -1,13 +1,11 @@
 //! Processes of a run: how they are set up, start, die and come back.
 
-use super::disk::Directory;
-use super::store::Store;
 use super::{
     AWAY_MS, Addr, Control, Event, GONE_MS, PING_MS, PUT_MS, Process, SETTLE_MS, Sim, master_names, node_name,
 };
 use crate::cluster::client::{self, Client, ReadOrder};
-use crate::cluster::directory::control::Flaw;
-use crate::cluster::directory::{self, Master};
+use crate::cluster::directory::{self, Master, control};
+use crate::cluster::node::model::{self, Directory, Store};
 use crate::cluster::node::{self, Agent, Offer};
 
 impl Sim {
@@ -27,9 +25,9 @@ impl Sim {
             re_replicate: self.setup.again,
             sees_ends: self.setup.sees_ends,
             flaw: match self.setup.control {
-                Some(Control::PartsByKey) => Some(Flaw::SameIds),
-                Some(Control::PartsStay) => Some(Flaw::NeverLooks),
-                Some(Control::DropsUntold) => Some(Flaw::Hasty),
+                Some(Control::PartsByKey) => Some(control::Flaw::SameIds),
+                Some(Control::PartsStay) => Some(control::Flaw::NeverLooks),
+                Some(Control::DropsUntold) => Some(control::Flaw::Hasty),
                 _ => None,
             },
             ..directory::Config::default()
@@ -175,7 +173,17 @@ impl Sim {
         let (headers, pages) = self.setup.size();
         let mut store = Store::new(headers, pages, self.setup.ring);
         store.reuse_at_once = self.setup.control == Some(Control::AbandonOnTimeout);
-        store.flaw = self.setup.control;
+        store.flaw = match self.setup.control {
+            Some(Control::AnswerBeforeDisk) => Some(model::Flaw::AnswersBeforeDisk),
+            Some(Control::NeverApart) => Some(model::Flaw::NeverApart),
+            Some(Control::PositionOfAnyTier) => Some(model::Flaw::PositionOfAnyTier),
+            Some(Control::KeepsPromoted) => Some(model::Flaw::KeepsPromoted),
+            Some(Control::PinsByName) => Some(model::Flaw::PinsByName),
+            Some(Control::NeverLeft) => Some(model::Flaw::NeverLeft),
+            Some(Control::TiersByName) => Some(model::Flaw::TiersByName),
+            Some(Control::OnePlace) => Some(model::Flaw::OnePlace),
+            _ => None,
+        };
         store
     }
 

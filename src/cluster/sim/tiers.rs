@@ -3,6 +3,7 @@
 
 use super::{Addr, Control, Event, Fault, Sim};
 use crate::cluster::node::Plan;
+use crate::cluster::node::model::SLOTS;
 use crate::cluster::types::Millis;
 
 impl Sim {
@@ -19,7 +20,7 @@ impl Sim {
         match self.chance.below(100) {
             0..=69 => self.offload_some(at),
             70..=74 => {
-                let slot = self.chance.below(super::disk::SLOTS as usize);
+                let slot = self.chance.below(SLOTS as usize);
                 let Some(agent) = &mut self.nodes[at].agent else { return };
                 let put = agent.storage().record(slot).map(|record| record.put);
                 let only = put.is_some_and(|put| !agent.storage().live().any(|(_, header)| header.put == put));
@@ -29,7 +30,7 @@ impl Sim {
                 }
             }
             75..=81 => {
-                let slot = self.chance.below(super::disk::SLOTS as usize);
+                let slot = self.chance.below(SLOTS as usize);
                 let Some(agent) = &mut self.nodes[at].agent else { return };
                 agent.storage_mut().promote(slot);
             }
@@ -150,7 +151,7 @@ impl Sim {
     /// All that is on disk comes into memory, as far as there is room.
     pub(super) fn promote_all(&mut self, at: usize) {
         let Some(agent) = &mut self.nodes[at].agent else { return };
-        for slot in 0..super::disk::SLOTS as usize {
+        for slot in 0..SLOTS as usize {
             agent.storage_mut().promote(slot);
         }
     }

@@ -33,7 +33,7 @@ fn memory_first(bed: &Bed, halfway: impl FnOnce()) -> BTreeSet<Vec<u8>> {
     }
     halfway();
     let mut wanted =
-        |record: &DiskRecord<'_>| Ok(record.there && matches!(store.look(view, record.key)?, Look::Missing));
+        |record: &DiskRecord<'_>| Ok(record.resident && matches!(store.look(view, record.key)?, Look::Missing));
     while let (Some((key, _)), next) = store.next_on_disk(disk.as_ref(), at, &mut wanted).unwrap() {
         at = next;
         keys.insert(key);
@@ -46,7 +46,7 @@ fn disk_first(bed: &Bed, halfway: impl FnOnce()) -> BTreeSet<Vec<u8>> {
     let (store, mut keys, mut index, mut at) = (&bed.store, BTreeSet::new(), 0, 0);
     let (view, disk) = (store.client.view(), store.disk().unwrap());
     while let (Some((key, _)), next) =
-        store.next_on_disk(disk.as_ref(), at, &mut |record: &DiskRecord<'_>| Ok(record.there)).unwrap()
+        store.next_on_disk(disk.as_ref(), at, &mut |record: &DiskRecord<'_>| Ok(record.resident)).unwrap()
     {
         at = next;
         keys.insert(key);
@@ -157,7 +157,7 @@ fn what_is_being_entered_is_listed() {
             keys.push(found.key);
         }
         // The mistake would pass them by, and take them for listed afterwards.
-        let there = &mut |record: &DiskRecord<'_>| Ok(record.there);
+        let there = &mut |record: &DiskRecord<'_>| Ok(record.resident);
         let disk = bed.store.disk().unwrap();
         assert_eq!(bed.store.next_on_disk(disk.as_ref(), 2 << PLACE_SHIFT, there).unwrap(), (None, 3 << PLACE_SHIFT));
     });

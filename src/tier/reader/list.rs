@@ -226,8 +226,8 @@ impl Footer {
             }
             let found = map.view().find(item.fingerprint);
             let spot = Spot { bucket: self.bucket, block: item.block };
-            let there = found.map_err(busy)?.is_some_and(|(_, _, entry)| entry.spot == spot);
-            if wanted(&DiskRecord { key, epoch: item.epoch, put: item.put, there })? {
+            let resident = found.map_err(busy)?.is_some_and(|(_, _, entry)| entry.spot == spot);
+            if wanted(&DiskRecord { key, epoch: item.epoch, put: item.put, resident })? {
                 return Ok(Some((memory::copy(key)?, item.value_bytes, number)));
             }
         }

@@ -889,7 +889,7 @@ fn a_header_tells_about_its_value() {
 fn every_key_that_lives_is_listed_once() {
     let tree = Tree::new();
     let reader = tree.reader(Options::default());
-    let mut there = |record: &crate::store::backing::DiskRecord<'_>| Ok(record.there);
+    let mut there = |record: &crate::store::backing::DiskRecord<'_>| Ok(record.resident);
     let mut list = |space: Space| {
         let (mut all, mut cursor) = (Vec::new(), 0);
         loop {
@@ -1094,7 +1094,7 @@ fn keys_are_listed_whatever_their_values_lie_in() {
         let list = |from: u64| {
             let (mut all, mut cursor) = (Vec::new(), from);
             while let (Some((key, _)), next) =
-                reader.next(&tree.map, SPACE, cursor, &mut |record| Ok(record.there)).unwrap()
+                reader.next(&tree.map, SPACE, cursor, &mut |record| Ok(record.resident)).unwrap()
             {
                 assert!(next > cursor);
                 cursor = next;
@@ -1122,7 +1122,7 @@ fn keys_are_listed_whatever_their_values_lie_in() {
         assert_eq!(all, wanted, "{}", backend.name());
         assert!(reader.next(&tree.map, SPACE, last, &mut |_| Ok(true)).unwrap().0.is_none());
         // One that goes is passed by, though another one has its place; that one is found from the same cursor on.
-        let (_, first) = reader.next(&tree.map, SPACE, 0, &mut |record| Ok(record.there)).unwrap();
+        let (_, first) = reader.next(&tree.map, SPACE, 0, &mut |record| Ok(record.resident)).unwrap();
         let gone: Vec<Spot> = spots[1].iter().map(|entry| entry.entry.spot).collect();
         spots[1].iter().for_each(|entry| tree.end(entry.index));
         tree.take_away(&gone);
@@ -1130,7 +1130,9 @@ fn keys_are_listed_whatever_their_values_lie_in() {
         let fresh = tree.reader(Options::default());
         let rest = |reader: &Reader| {
             let (mut all, mut cursor) = (0, first);
-            while let (Some(_), next) = reader.next(&tree.map, SPACE, cursor, &mut |record| Ok(record.there)).unwrap() {
+            while let (Some(_), next) =
+                reader.next(&tree.map, SPACE, cursor, &mut |record| Ok(record.resident)).unwrap()
+            {
                 (all, cursor) = (all + 1, next);
             }
             all

@@ -10,9 +10,10 @@ use nanomc::base::error::Error;
 use nanomc::base::status::{
     NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_IN_PROGRESS, NMC_OK, nmc_status_t,
 };
-use nanomc::cluster::directory::{Figures, Gate, Master, ReplicaView, TIER, Wanted};
+use nanomc::cluster::directory::{Figures, Gate, Master, ReplicaView, Wanted};
 use nanomc::cluster::types::{Millis, Name, NodeId, ObjectKey, PutId, incarnation_of};
 use nanomc::cluster::wire::{self, Listed, MAX_KEYS, Message, Replica};
+use nanomc::layout::store::ON_DISK;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
@@ -567,7 +568,7 @@ impl MasterService for Grpc {
             let known = master.member(&request.node_name, now).is_some_and(|member| member.incarnation == owner.1);
             let on_disk = |view: &ReplicaView| {
                 let listed = view.owner == owner && view.gate == Gate::Open;
-                listed && view.name.is_some_and(|name| name.index & TIER != 0)
+                listed && view.name.is_some_and(|name| name.index & ON_DISK != 0)
             };
             let is_there = |key: &ObjectKey| master.replicas(key, now).is_ok_and(|views| views.iter().any(on_disk));
             Ok::<_, Status>((known, keys.iter().filter(|key| !is_there(key)).count()))

@@ -7,6 +7,7 @@ use super::library::c_api::{
     nmc_world_config_t, nmc_world_t,
 };
 use super::library::{Nanomc, blank, call, try_call};
+use super::random::Random;
 use crate::args::Failure;
 use crate::sys::Mapping;
 use std::ffi::c_void;
@@ -54,7 +55,7 @@ fn bf16(value: f32) -> [u8; 2] {
 }
 
 impl Member {
-    fn new(rank: usize, needed: &nmc_ep_bytes_t, random: &mut u64) -> Result<Self, Failure> {
+    fn new(rank: usize, needed: &nmc_ep_bytes_t, random: &mut Random) -> Result<Self, Failure> {
         let map = |bytes: usize| Mapping::private(bytes).map_err(|e| Failure::os("mapping rows", &e));
         let size = |bytes: u64| usize::try_from(bytes).map_err(|_| Failure::new(format!("{bytes} bytes do not fit")));
         let list = |bytes: u64| size(bytes).map(|bytes| vec![0i32; bytes / 4]);
@@ -87,14 +88,10 @@ impl Member {
 }
 
 /// Different experts for one token, each as likely as any other.
-fn some_experts(random: &mut u64) -> Vec<i32> {
+fn some_experts(random: &mut Random) -> Vec<i32> {
     let mut experts = Vec::with_capacity(TOP_K);
     while experts.len() < TOP_K {
-        // xorshift64; the upper bits are the better ones.
-        *random ^= *random << 13;
-        *random ^= *random >> 7;
-        *random ^= *random << 17;
-        let expert = i32::try_from((*random >> 32) % EXPERTS as u64).unwrap_or(0);
+        let expert = i32::try_from(random.below(EXPERTS)).unwrap_or(0);
         if !experts.contains(&expert) {
             experts.push(expert);
         }
@@ -152,7 +149,7 @@ impl Party {
         // SAFETY: as many worlds and places for handles as are said.
         unsafe { try_call!(party.nanomc, nmc_ep_create_ranks(worlds, WORLD, &raw const config, eps)) }?;
         // The same tokens in every run.
-        let mut random = 0x9E37_79B9_7F4A_7C15;
+        let mut random = Random(1);
         for rank in 0..WORLD {
             party.members.push(Member::new(rank, &needed, &mut random)?);
         }
@@ -274,7 +271,7 @@ mod tests {
 
     #[test]
     fn experts_of_a_token_differ() {
-        let mut random = 1;
+        let mut random = Random(1);
         for _ in 0..1000 {
             let mut experts = some_experts(&mut random);
             experts.sort_unstable();

@@ -25,6 +25,8 @@ mod library;
 mod mooncake;
 mod outside;
 mod python;
+#[path = "../../../../src/base/random.rs"]
+mod random;
 pub mod rank;
 mod report;
 mod ssd;

@@ -7,6 +7,7 @@ use super::library::c_api::{
     nmc_store_t, nmc_view_t, nmc_world_config_t, nmc_world_t,
 };
 use super::library::{Nanomc, blank, call, try_call};
+use super::random::Random;
 use crate::args::Failure;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
@@ -47,17 +48,9 @@ impl Slices {
         Self::cut(vec![0x5a; count * each], each)
     }
 
-    /// `count` values of `each` bytes, a multiple of 8, that no disk can make smaller.
+    /// `count` values of `each` bytes that no disk can make smaller.
     pub fn noise(count: usize, each: usize) -> Self {
-        let mut bytes = vec![0; count * each];
-        let mut state = 0x9E37_79B9_7F4A_7C15u64;
-        for word in bytes.as_chunks_mut::<8>().0 {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            *word = state.to_le_bytes();
-        }
-        Self::cut(bytes, each)
+        Self::cut(Random(1).bytes(count * each), each)
     }
 
     /// `count` of them from `from` on.

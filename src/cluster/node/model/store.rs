@@ -1,14 +1,14 @@
 //! A model of a node's store: headers, pages, pins, a ring of facts that forgets, eviction, and pages that stay out of use while
 //! somebody may write to them. A page holds one number, which says whose it is.
 
+use super::Flaw;
 use super::disk::{Disk, SEGMENT, SLOTS};
-use super::setup::Control;
 use crate::base::error::Result;
-use crate::cluster::directory::TIER;
 use crate::cluster::node::storage::{Part, Storage, Tail, Wanted};
 use crate::cluster::node::{Hold, Pinned, Plan};
 use crate::cluster::types::{ObjectKey, Position, PutId};
 use crate::cluster::wire::{Extent, Fact, Metadata, Published, Retired};
+use crate::layout::store::ON_DISK;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How often it is looked whether something is on disk until it is.
@@ -81,7 +81,7 @@ pub struct Store {
     for_disk: BTreeMap<Plan, (PutId, u32)>,
     pub written: BTreeSet<PutId>,
     /// What goes wrong on purpose.
-    pub(super) flaw: Option<Control>,
+    pub flaw: Option<Flaw>,
     /// The control that gives pages away while somebody may write to them.
     pub reuse_at_once: bool,
     /// Whether it cannot keep a position.
@@ -181,7 +181,7 @@ impl Store {
         let slots = self.disk.iter().flat_map(|disk| &disk.slots).enumerate();
         let disk = slots.filter_map(|(slot, record)| {
             let record = record.as_ref()?;
-            let index = TIER | u32::try_from(slot).unwrap();
+            let index = ON_DISK | u32::try_from(slot).unwrap();
             Some((Plan { index, epoch: record.epoch }, record.key.clone(), record.put))
         });
         memory.chain(disk).collect()
@@ -301,9 +301,9 @@ impl Store {
     }
 
     fn is_there(&self, index: u32, epoch: u64) -> bool {
-        match index & TIER {
+        match index & ON_DISK {
             0 => self.headers[index as usize].epoch == epoch && self.headers[index as usize].state == State::Live,
-            _ => self.record((index & !TIER) as usize).is_some_and(|record| record.epoch == epoch),
+            _ => self.record((index & !ON_DISK) as usize).is_some_and(|record| record.epoch == epoch),
         }
     }
 
@@ -388,7 +388,7 @@ impl Storage for Store {
             crate::bail!(NMC_ERR_UNAVAILABLE, "the master of the store is away");
         }
         self.publish(plan);
-        if self.for_disk.contains_key(&plan) && self.flaw != Some(Control::AnswerBeforeDisk) {
+        if self.for_disk.contains_key(&plan) && self.flaw != Some(Flaw::AnswersBeforeDisk) {
             return Ok(None);
         }
         self.plans.remove(&plan);
@@ -446,19 +446,19 @@ impl Storage for Store {
 
     fn pin(&mut self, plan: Plan, key: &ObjectKey, put: PutId) -> Result<Hold> {
         let there = |h: &Header| h.epoch == plan.epoch && h.state == State::Live && h.key.as_ref() == Some(key);
-        let in_memory = plan.index & TIER == 0 && self.headers.get(plan.index as usize).is_some_and(there);
+        let in_memory = plan.index & ON_DISK == 0 && self.headers.get(plan.index as usize).is_some_and(there);
         let named = self.slot_of(key).is_some_and(|slot| {
             let same = self.record(slot).is_some_and(|record| record.epoch == plan.epoch);
-            same && u32::try_from(slot) == Ok(plan.index & !TIER) && plan.index & TIER != 0
+            same && u32::try_from(slot) == Ok(plan.index & !ON_DISK) && plan.index & ON_DISK != 0
         });
-        let by_name = self.flaw == Some(Control::PinsByName) || self.known.slots == 0 && put == PutId(0);
+        let by_name = self.flaw == Some(Flaw::PinsByName) || self.known.slots == 0 && put == PutId(0);
         if !in_memory {
             self.check_brought()?;
         }
         match (in_memory, self.find(key), self.slot_of(key)) {
             (true, ..) => Ok(Hold::Held(self.hold(plan))),
             (false, Some(found), _) if named || !by_name => Ok(Hold::Held(self.hold(found))),
-            (false, None, Some(_)) if named || !by_name || plan.index & TIER == 0 => {
+            (false, None, Some(_)) if named || !by_name || plan.index & ON_DISK == 0 => {
                 let number = self.next_pin;
                 self.next_pin += 1;
                 // How often it is asked for before it is there.
@@ -507,8 +507,8 @@ impl Storage for Store {
     }
 
     fn drop_named(&mut self, plan: Plan, key: &ObjectKey) {
-        if plan.index & TIER != 0 {
-            let slot = self.slot_of(key).filter(|slot| u32::try_from(*slot) == Ok(plan.index & !TIER));
+        if plan.index & ON_DISK != 0 {
+            let slot = self.slot_of(key).filter(|slot| u32::try_from(*slot) == Ok(plan.index & !ON_DISK));
             if let Some(slot) = slot.filter(|slot| self.record(*slot).is_some_and(|r| r.epoch == plan.epoch)) {
                 self.drop_slot(slot);
             }
@@ -521,7 +521,7 @@ impl Storage for Store {
     }
 
     fn drop_put(&mut self, key: &ObjectKey, put: PutId) {
-        if self.flaw == Some(Control::OnePlace) {
+        if self.flaw == Some(Flaw::OnePlace) {
             return;
         }
         let of =
@@ -586,14 +586,14 @@ impl Storage for Store {
         self.check_tier()?;
         // Small ranges, so that much happens between them.
         let (headers, slots) = (u32::try_from(self.headers.len()).unwrap(), self.known.slots);
-        let (all, behind) = match from & TIER {
-            0 => (headers, Some(TIER).filter(|_| slots > 0)),
-            _ => (TIER | slots, None),
+        let (all, behind) = match from & ON_DISK {
+            0 => (headers, Some(ON_DISK).filter(|_| slots > 0)),
+            _ => (ON_DISK | slots, None),
         };
         let to = all.min(from + 3);
-        let live = (from..to).filter_map(|index| match index & TIER {
+        let live = (from..to).filter_map(|index| match index & ON_DISK {
             0 => (self.headers[index as usize].state == State::Live).then(|| self.published(index as usize)),
-            _ => self.record((index & !TIER) as usize).map(|_| self.on_disk((index & !TIER) as usize)),
+            _ => self.record((index & !ON_DISK) as usize).map(|_| self.on_disk((index & !ON_DISK) as usize)),
         });
         Ok(Part { from, to, live: live.collect(), next: if to < all { Some(to) } else { behind } })
     }
@@ -611,7 +611,7 @@ impl Storage for Store {
     }
 
     fn has_left(&self) -> bool {
-        self.left && self.flaw != Some(Control::NeverLeft)
+        self.left && self.flaw != Some(Flaw::NeverLeft)
     }
 
     fn drop_apart(&mut self) -> Result<()> {

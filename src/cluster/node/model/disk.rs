@@ -1,14 +1,14 @@
 //! A model of a node's tier: values that are written there while they are in memory, entries by slot with epochs of their own, a
 //! journal that says what is dead and how far the drop log was applied, and what of all that is left when a process dies or power
-//! fails. It does what `store/master/disk` and `cluster/node/real.rs` do; a control does it as it was done before, or wrongly.
+//! fails. It does what `store/master/disk` and `cluster/node/real` do; a control does it as it was done before, or wrongly.
 
-use super::setup::Control;
+use super::Flaw;
 use super::store::{Known, State, Store};
 use crate::base::error::Result;
-use crate::cluster::directory::TIER;
 use crate::cluster::node::{Offer, Plan};
 use crate::cluster::types::{Chance, Media, ObjectKey, Position, PutId, cluster_of};
 use crate::cluster::wire::{Published, Retired, SegmentInfo};
+use crate::layout::store::ON_DISK;
 
 /// Slots of a tier.
 pub const SLOTS: u32 = 8;
@@ -81,7 +81,7 @@ impl Store {
     /// Whether the tier was opened or closed since it was asked what it offers.
     pub fn has_changed(&self) -> bool {
         match self.flaw {
-            Some(Control::TiersByName) => self.disk_id() != self.known.name,
+            Some(Flaw::TiersByName) => self.disk_id() != self.known.name,
             _ => self.changes != self.known.changes,
         }
     }
@@ -172,7 +172,7 @@ impl Store {
     pub fn on_disk(&self, slot: usize) -> Published {
         let record = self.record(slot).unwrap();
         Published {
-            index: TIER | u32::try_from(slot).unwrap(),
+            index: ON_DISK | u32::try_from(slot).unwrap(),
             epoch: record.epoch,
             key: record.key.clone(),
             put: record.put,
@@ -185,14 +185,14 @@ impl Store {
     pub fn end_slot(&mut self, slot: usize, evicted: bool) {
         let Some(disk) = &mut self.disk else { return };
         let Some(record) = disk.slots[slot].take() else { return };
-        let index = TIER | u32::try_from(slot).unwrap();
+        let index = ON_DISK | u32::try_from(slot).unwrap();
         let (epoch, since) = (record.epoch, self.apart_since);
         let brought = record.memory.filter(|plan| self.apart.is_some() && epoch < since && plan.epoch >= since);
         if !evicted {
             disk.ended.push(record);
         }
         self.fact(Retired { index, epoch }.into());
-        if let Some(plan) = brought.filter(|_| evicted && self.flaw != Some(Control::KeepsPromoted))
+        if let Some(plan) = brought.filter(|_| evicted && self.flaw != Some(Flaw::KeepsPromoted))
             && self.header(plan).is_some_and(|header| header.state == State::Live)
         {
             self.retire(plan.index as usize);
@@ -228,7 +228,7 @@ impl Store {
 
     /// Drops what the tier has brought and memory had not.
     pub fn drop_all_apart(&mut self) {
-        let since = if self.flaw == Some(Control::KeepsPromoted) { u64::MAX } else { self.apart_since };
+        let since = if self.flaw == Some(Flaw::KeepsPromoted) { u64::MAX } else { self.apart_since };
         for slot in 0..self.known.slots as usize {
             let Some(record) = self.record(slot).filter(|record| record.epoch < since) else { continue };
             let (key, put) = (record.key.clone(), record.put);
@@ -266,7 +266,7 @@ impl Store {
     /// The tier is closed: what is being written is not written any more.
     pub fn close_tier(&mut self) -> Option<Directory> {
         if self.apart.is_some() {
-            let since = if self.flaw == Some(Control::KeepsPromoted) { u64::MAX } else { self.apart_since };
+            let since = if self.flaw == Some(Flaw::KeepsPromoted) { u64::MAX } else { self.apart_since };
             let brought = |record: &Record| record.memory.filter(|plan| record.epoch < since && plan.epoch >= since);
             let brought: Vec<Plan> =
                 self.disk.iter().flat_map(|disk| disk.slots.iter().flatten()).filter_map(brought).collect();
@@ -369,7 +369,7 @@ impl Store {
         let behind = on_disk.filter(|at| *at < memory || cluster_of(at.term) != cluster_of(memory.term));
         self.disk.as_mut().unwrap().position = behind.or(Some(memory));
         self.apart_since = self.next_epoch;
-        self.apart = behind.filter(|_| self.flaw != Some(Control::NeverApart));
+        self.apart = behind.filter(|_| self.flaw != Some(Flaw::NeverApart));
         self.left |= self.tier != 0 && self.disk.as_ref().is_some_and(|disk| disk.name != self.tier);
     }
 
@@ -378,7 +378,7 @@ impl Store {
         if self.fails {
             crate::bail!(NMC_ERR_UNAVAILABLE, "it is not kept");
         }
-        if self.flaw != Some(Control::PositionOfAnyTier) {
+        if self.flaw != Some(Flaw::PositionOfAnyTier) {
             self.check_tier()?;
         }
         self.position = Some(position).filter(|position| position.term != 0);

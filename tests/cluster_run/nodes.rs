@@ -1,0 +1,127 @@
+//! Nodes that come and go, keep what they have read, and are drained.
+
+use super::common::{Directory, a_store, eventually, get, put, slice, value};
+use super::node;
+use nanomc::base::status::*;
+use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
+use nanomc::store;
+use nanomc::store::evict::Retain;
+use nanomc::store::read::Look;
+use std::time::Duration;
+
+#[test]
+fn a_node_ends_and_comes_back_and_a_name_is_held_by_one() {
+    let directory = Directory::new();
+    let (cluster, store) = (directory.client(), a_store(16));
+    let name = cluster.mount(&store, Some("shelf"), false).unwrap();
+    assert_eq!(name, "shelf");
+    assert_eq!(cluster.mount(&store, Some("shelf"), false).map_err(|e| e.status), Err(NMC_ERR_EXISTS));
+    // Nor does another process of the machine take the name while this one lives.
+    let hasty = Cluster::open(Config { patience: Duration::from_millis(500), ..directory.config() }).unwrap();
+    assert_eq!(hasty.mount(&a_store(8), Some("shelf"), false).map_err(|e| e.status), Err(NMC_ERR_UNAVAILABLE));
+    let other = directory.client();
+    put(&other, "k", b"value", 1).unwrap();
+    cluster.unmount("shelf").unwrap();
+    assert_eq!(cluster.unmount("shelf").map_err(|e| e.status), Err(NMC_ERR_NOT_FOUND));
+    assert!(get(&other, "k", 10).is_err());
+    // The store is as it was, and so is what it has.
+    cluster.mount(&store, Some("shelf"), false).unwrap();
+    assert_eq!(get(&other, "k", 10).unwrap(), b"value");
+}
+
+#[test]
+fn a_store_that_left_with_nothing_keeps_what_its_programs_put_before_it_comes_again() {
+    let directory = Directory::new();
+    let (cluster, store, other) = (directory.client(), a_store(16), directory.client());
+    let put_here = |key: &str| {
+        let slices = [slice(b"value")];
+        let options = store::write::PutOptions::DEFAULT;
+        store.put(key.as_bytes(), &nanomc::store::copy::Pieces::Slices(&slices), &options).unwrap();
+    };
+    for (round, name) in ["shelf", "shelf", "rack"].into_iter().enumerate() {
+        cluster.mount(&store, Some(name), false).unwrap();
+        cluster.unmount(name).unwrap();
+        put_here(&format!("k{round}"));
+        cluster.mount(&store, Some(name), false).unwrap();
+        let key = format!("k{round}");
+        assert_eq!(get(&other, &key, 10).unwrap(), b"value");
+        // The log goes on, so that where the store was is behind its end.
+        assert_eq!(other.remove(key.as_bytes(), true).unwrap(), NMC_OK);
+        eventually("it is empty", || store.heap_usage(0).0 == 0);
+        cluster.unmount(name).unwrap();
+    }
+}
+
+#[test]
+fn what_is_read_is_kept_where_that_is_wanted_and_outlives_its_first_owner() {
+    let directory = Directory::new();
+    let (first, store, name) = node(&directory, 64);
+    let keeping = Cluster::open(Config { keep: true, ..directory.config() }).unwrap();
+    let (value, other) = (value(2, 200_000), directory.client());
+    put(&other, "k", &value, 1).unwrap();
+    let second = a_store(64);
+    keeping.mount(&second, None, false).unwrap();
+    assert_eq!(get(&keeping, "k", value.len()).unwrap(), value);
+    eventually("a copy is kept", || other.query(&[b"k"]).unwrap()[0].replicas.len() == 2);
+    first.unmount(&name).unwrap();
+    drop(store);
+    assert_eq!(get(&directory.client(), "k", value.len()).unwrap(), value);
+    // A remove takes the copy too. That who has left may still have it is told.
+    assert_eq!(other.remove(b"k", true).unwrap(), NMC_IN_PROGRESS);
+    eventually("it is dropped", || !second.exists(b"k").unwrap());
+}
+
+#[test]
+fn what_is_read_is_kept_on_the_first_node() {
+    let directory = Directory::new();
+    let (_first, _store, _) = node(&directory, 64);
+    let keeping = Cluster::open(Config { keep: true, ..directory.config() }).unwrap();
+    put(&directory.client(), "k", b"value", 1).unwrap();
+    let stores = [a_store(64), a_store(64)];
+    for (store, name) in stores.iter().zip(["a", "b"]) {
+        keeping.mount(store, Some(name), false).unwrap();
+    }
+    assert_eq!(get(&keeping, "k", 10).unwrap(), b"value");
+    eventually("a copy is kept", || stores.iter().any(|store| store.exists(b"k").unwrap()));
+    assert_eq!(stores.map(|store| store.exists(b"k").unwrap()), [true, false]);
+}
+
+#[test]
+fn draining_a_segment_copies_what_is_only_there_with_all_that_was_said_about_it() {
+    let directory = Directory::new();
+    let (first, store, name) = node(&directory, 64);
+    let other = directory.client();
+    let options = PutOptions { metadata: b"said".to_vec(), retain: 1 | 2 << 2, ..PutOptions::default() };
+    let values: Vec<Vec<u8>> = (0..10).map(|i| value(i, 1000 * i)).collect();
+    for (i, value) in values.iter().enumerate() {
+        let (key, slices) = (format!("k{i}"), [slice(value)]);
+        other.put(&[Item { key: key.as_bytes(), slices: &slices, far: false }], &options).unwrap().remove(0).unwrap();
+    }
+    let (_second, to, _) = node(&directory, 64);
+    eventually("nothing is left", || other.drain(&name, Duration::ZERO).unwrap().status == NMC_OK);
+    first.unmount(&name).unwrap();
+    drop(store);
+    for (i, value) in values.iter().enumerate() {
+        let key = format!("k{i}");
+        assert_eq!(&get(&directory.client(), &key, value.len()).unwrap(), value);
+        let Look::Ready((pin, _)) = to.pin(key.as_bytes()).unwrap() else { panic!("{key} is not there") };
+        let Look::Ready(said) = to.view_metadata(pin).unwrap() else { panic!("{key} says nothing") };
+        assert_eq!((&*said, to.class_of(pin)), (&b"said"[..], (Retain::Soft, 2)));
+        to.unpin(pin).unwrap();
+    }
+}
+
+#[test]
+fn a_segment_whose_drain_was_given_up_takes_what_others_put_at_once() {
+    let directory = Directory::new();
+    let (_first, _store, name) = node(&directory, 64);
+    let other = directory.client();
+    for round in 0..3 {
+        eventually("it is drained", || other.drain(&name, Duration::ZERO).unwrap().status == NMC_OK);
+        let key = format!("k{round}");
+        assert_eq!(put(&other, &key, b"value", 1), Err(NMC_ERR_NO_SPACE));
+        other.undrain(&name).unwrap();
+        assert_eq!(put(&other, &key, b"value", 1), Ok(()));
+        assert_eq!(other.remove(key.as_bytes(), true).unwrap(), NMC_OK);
+    }
+}
