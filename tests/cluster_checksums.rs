@@ -7,7 +7,7 @@
 #[path = "common/cluster.rs"]
 mod common;
 
-use common::{Directory, PAGE, eventually, get, slice, store_as, value};
+use common::{Directory, PAGE, eventually, get, slice, slice_mut, store_as, value};
 use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
 use nanomc::cluster::net::Span;
@@ -80,8 +80,8 @@ fn a_damaged_value_is_corrupt_for_others_and_its_bytes_reach_nobody() {
     // One of many that are read together, one that nobody waits for, and memory that is too small.
     let reader = directory.client();
     damage(&store, "k2", 10);
-    let into = [vec![0u8; page], vec![0u8; page + 1]];
-    let slices = [[slice(&into[0])], [slice(&into[1])]];
+    let mut into = [vec![0u8; page], vec![0u8; page + 1]];
+    let slices = into.each_mut().map(|into| [slice_mut(into)]);
     let got = reader.get(&[Item::new(b"k2", &slices[0]), Item::new(b"k3", &slices[1])]).unwrap();
     let status = |at: usize| got[at].result.as_ref().map_err(|error| error.status).copied();
     assert_eq!((status(0), status(1)), (Err(NMC_ERR_CORRUPT), Ok(())));

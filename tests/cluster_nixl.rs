@@ -8,7 +8,7 @@ mod common;
 #[path = "../src/base/random.rs"]
 mod random;
 
-use common::{Directory, a_store, slice};
+use common::{Directory, a_store, slice, slice_mut};
 use nanomc::base::deadline::Deadline;
 use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions, Scope};
@@ -55,6 +55,12 @@ fn slices(bytes: &[u8], at: usize) -> [Slice; 2] {
     [slice(a), slice(b)]
 }
 
+/// To be written to.
+fn slices_mut(bytes: &mut [u8], at: usize) -> [Slice; 2] {
+    let (a, b) = bytes.split_at_mut(at);
+    [slice_mut(a), slice_mut(b)]
+}
+
 fn put(cluster: &Cluster, key: &str, bytes: &[u8]) {
     let slices = slices(bytes, bytes.len() / 3);
     let item = Item { key: key.as_bytes(), slices: &slices, far: false };
@@ -62,7 +68,8 @@ fn put(cluster: &Cluster, key: &str, bytes: &[u8]) {
 }
 
 fn get(cluster: &Cluster, key: &str, room: &mut [u8]) -> u64 {
-    let slices = slices(room, room.len() / 5);
+    let at = room.len() / 5;
+    let slices = slices_mut(room, at);
     let got = cluster.get(&[Item { key: key.as_bytes(), slices: &slices, far: false }]).unwrap().remove(0);
     got.result.unwrap();
     got.bytes
@@ -121,7 +128,7 @@ fn values_are_read_by_nixl_into_any_memory() {
     assert_eq!(get(&reader, "small", &mut room), 1000);
     assert_eq!(moved(), before, "what is small goes by tcp");
     // A value that does not fit.
-    let few = slices(&room[..MIB], 100);
+    let few = slices_mut(&mut room[..MIB], 100);
     let got = reader.get(&[Item { key: b"large", slices: &few, far: false }]).unwrap().remove(0);
     assert_eq!((got.bytes, got.result.unwrap_err().status), (bytes.len() as u64, NMC_ERR_TOO_SMALL));
 }
@@ -211,7 +218,7 @@ fn a_get_of_parts_that_is_cancelled_has_ended_when_that_returns() {
     put(&reader, "k", &bytes);
     for n in 0..20 {
         room.fill(0);
-        let slices = slices(&room, MIB);
+        let slices = slices_mut(&mut room, MIB);
         let item = Item { key: b"k", slices: &slices, far: false };
         reader.submit_get(7, &[item], &[0], Sum::new(None)).unwrap();
         reader.completions(1, Duration::from_micros(700 * n), |_| ());
@@ -296,7 +303,7 @@ fn calls_that_are_cancelled_have_ended_when_that_returns() {
     let (bytes, mut room) = large_value_between(&owner, &reader);
     for n in 0..20 {
         room.fill(0);
-        let slices = slices(&room, MIB);
+        let slices = slices_mut(&mut room, MIB);
         let item = Item { key: b"k", slices: &slices, far: false };
         reader.submit_get(7, &[item], &[0], Sum::new(None)).unwrap();
         // Some while it is on its way, some when it has come.
@@ -326,7 +333,7 @@ fn a_read_that_is_stopped_ends_and_so_do_others() {
         let begun = Instant::now();
         let stop = || begun.elapsed() > Duration::from_micros(700 * n);
         let deadline = Deadline::after(Duration::from_secs(20));
-        let slices = slices(&room, MIB);
+        let slices = slices_mut(&mut room, MIB);
         let scope = Scope { space: b"", deadline: &deadline, stop: &stop, expire_ms: 0 };
         let got = reader.fetch(scope, &[Item { key: b"k", slices: &slices, far: false }]).unwrap().remove(0);
         assert!(got.result.map_or_else(|error| error.status == NMC_ERR_CANCELLED, |()| true));
@@ -454,7 +461,7 @@ fn writers_round(directory: &Directory, client: &Cluster, writer: &mut Process, 
     let mut room = vec![0u8; LARGE];
     let mut hit = false;
     for (n, key) in keys.iter().enumerate() {
-        let slices = slices(&room, 10);
+        let slices = slices_mut(&mut room, 10);
         let got = client.get(&[Item { key: key.as_bytes(), slices: &slices, far: false }]).unwrap().remove(0);
         // It may have been evicted.
         hit |= got.result.is_ok() && room != value(n + 100, LARGE);
@@ -516,7 +523,7 @@ fn readers_round(directory: &Directory, reader: &Cluster, owner: &mut Process, r
     let begun = Instant::now();
     let got = std::thread::scope(|scope| {
         let get = scope.spawn(|| {
-            let slices = slices(&room, 10);
+            let slices = slices_mut(&mut room, 10);
             reader.get(&[Item { key: key.as_bytes(), slices: &slices, far: false }]).unwrap().remove(0)
         });
         std::thread::sleep(Duration::from_micros(Random(round).below(12_000)));

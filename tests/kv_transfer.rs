@@ -13,6 +13,8 @@
 mod common;
 #[path = "common/kv.rs"]
 mod kv;
+#[path = "common/slices.rs"]
+mod slices;
 #[path = "common/words.rs"]
 mod words;
 
@@ -26,10 +28,11 @@ use nanomc::kv::place::geometry::{Dtype, Geometry, Kind, Order, Shape, Side, Sid
 use nanomc::kv::transfer::After;
 use nanomc::kv::transfer::steps::Step;
 use nanomc::kv::{GroupSpec, Kv, Spec};
-use nanomc::store::copy::{Pieces, Slice};
+use nanomc::store::copy::Pieces;
 use nanomc::store::read::Look;
 use nanomc::store::write::PutOptions;
 use nanomc::store::{self, Store};
+use slices::{slice, slice_mut};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
@@ -399,7 +402,7 @@ fn a_block_that_is_damaged_or_of_another_size_ends_the_fetch_before_it() {
         } else {
             store.remove(&key).unwrap();
             let less = [7u8; 100];
-            let slices = [Slice { address: less.as_ptr() as u64, bytes: 100 }];
+            let slices = [slice(&less)];
             store.put(&key, &Pieces::Slices(&slices), &PutOptions::DEFAULT).unwrap();
         }
         let b = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
@@ -468,7 +471,7 @@ fn a_full_store_says_so_and_the_cache_goes_on() {
     let store = Store::embedded(&world, &config).unwrap();
     // What is pinned does not make room.
     let page = vec![1u8; PAGE as usize];
-    let slices = [Slice { address: page.as_ptr() as u64, bytes: u64::from(PAGE) }];
+    let slices = [slice(&page)];
     let mut pins = Vec::new();
     for number in 0..64u8 {
         if store.put(&[number], &Pieces::Slices(&slices), &PutOptions::DEFAULT).is_err() {
@@ -619,7 +622,7 @@ fn layers_of_two_values_are_no_block() {
     let key = key_of(&store, &a, &tokens, 0);
     let Look::Ready(place) = store.location(&key).unwrap() else { panic!("it is there") };
     let mut value = vec![0u8; place.bytes_total as usize];
-    let slices = [Slice { address: value.as_mut_ptr() as u64, bytes: place.bytes_total }];
+    let slices = [slice_mut(&mut value)];
     store.get_into(&key, &Pieces::Slices(&slices)).unwrap();
     for (after, replaced) in [(None, false), (Some(0), true), (Some(1), true)] {
         let b = Node::new(&store, 40, Order::LayerMajor, Sides::Separate);
@@ -629,7 +632,7 @@ fn layers_of_two_values_are_no_block() {
             let told = b.kv.link().unwrap().watch(Box::new(move |_, step| {
                 match step {
                     Step::Copied(copied) if copied == part => {
-                        let slices = [Slice { address: other.as_ptr() as u64, bytes: other.len() as u64 }];
+                        let slices = [slice(&other)];
                         let options = PutOptions { replace: true, ..PutOptions::DEFAULT };
                         store.put(&key, &Pieces::Slices(&slices), &options).unwrap();
                         replaced.store(true, SeqCst);

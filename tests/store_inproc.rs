@@ -11,7 +11,7 @@ mod values;
 use nanomc::base::Deadline;
 use nanomc::base::status::*;
 use nanomc::mem::{HeapKind, Import};
-use nanomc::store::copy::{Pieces, Slice};
+use nanomc::store::copy::Pieces;
 use nanomc::store::evict::Retain;
 use nanomc::store::master::Keep;
 use nanomc::store::read::Look;
@@ -22,7 +22,7 @@ use random::Random;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
-use values::{get_if as get, put, put_as};
+use values::{get_if as get, put, put_as, slice, slice_mut};
 
 const PAGE: u32 = 4096;
 
@@ -200,7 +200,7 @@ fn a_value_spans_extents_when_no_run_is_long_enough() {
     assert_eq!(place.n_extents, 20);
     assert_eq!(get(&store, b"spread").unwrap(), value);
     let mut part = vec![0u8; 9000];
-    let slices = [Slice { address: part.as_mut_ptr() as u64, bytes: 9000 }];
+    let slices = [slice_mut(&mut part)];
     store.read(b"spread", 8000, &Pieces::Slices(&slices), |_| Ok(true)).unwrap();
     assert_eq!(part, &value[8000..17000]);
     put_as(&store, b"one run", &bytes(3 * 4096, 2), &contiguous).unwrap();
@@ -293,10 +293,10 @@ fn a_damaged_page_is_reported_and_not_returned() {
     // SAFETY: inside the value, which is pinned.
     unsafe { (address as *mut u8).write(0xee) };
     let mut buffer = vec![0u8; 10_000];
-    let slices = [Slice { address: buffer.as_mut_ptr() as u64, bytes: 10_000 }];
+    let slices = [slice_mut(&mut buffer)];
     let read = store.read(b"k", 0, &Pieces::Slices(&slices), |_| Ok(true));
     assert_eq!(read.unwrap_err().status, NMC_ERR_CORRUPT);
-    let slices = [Slice { address: buffer.as_mut_ptr() as u64, bytes: 100 }];
+    let slices = [slice_mut(&mut buffer[..100])];
     store.read(b"k", 0, &Pieces::Slices(&slices), |_| Ok(true)).unwrap();
     store.unpin(pin).unwrap();
 }
@@ -475,7 +475,7 @@ fn metadata_is_replaced_with_the_value_and_nobody_sees_one_with_the_other() {
 #[test]
 fn a_batch_has_metadata_for_all_or_for_each() {
     let store = store(64);
-    let slices = [Slice { address: b"v".as_ptr() as u64, bytes: 1 }];
+    let slices = [slice(b"v")];
     let items: Vec<(&[u8], Pieces<'_>)> =
         [&b"a"[..], b"b", b"c"].iter().map(|key| (*key, Pieces::Slices(&slices))).collect();
     let all = PutOptions { metadata: b"all", ..PutOptions::DEFAULT };
@@ -553,13 +553,17 @@ fn a_store_lies_in_memory_that_the_program_lends() {
     let mut memory = vec![0u64; 16 * 4096 / 8];
     let (base, bytes) = (memory.as_mut_ptr() as u64, 16 * 4096);
     let config = Config { page_bytes: PAGE, checksums: true, ..Config::default() };
-    let store = Store::embedded_on(&world(16, 1), Import::HostPtr(base), &config).unwrap();
+    // SAFETY: the memory stays, and is not looked at, until the store is gone.
+    let lent = || unsafe { Import::host_ptr(base, bytes) };
+    let store = Store::embedded_on(&world(16, 1), lent(), &config).unwrap();
     assert_eq!(store.base(0).unwrap(), base);
     put(&store, b"k", &[7; 5000]).unwrap();
     assert_eq!(get(&store, b"k").unwrap(), [7; 5000]);
     assert_eq!(store.heap_usage(0), (2 * 4096, bytes));
     drop(store);
     assert!(memory.contains(&0x0707_0707_0707_0707), "that is where it was");
-    let two = Store::embedded_on(&world(16, 2), Import::HostPtr(base), &config);
+    let two = Store::embedded_on(&world(16, 2), lent(), &config);
     assert_eq!(two.err().map(|error| error.status), Some(NMC_ERR_INVALID_ARG));
+    let larger = Store::embedded_on(&world(17, 1), lent(), &config);
+    assert_eq!(larger.err().map(|error| error.status), Some(NMC_ERR_INVALID_ARG), "more than was lent");
 }

@@ -154,7 +154,7 @@ fn an_aborted_rank_keeps_its_pins_until_its_store_is_closed() {
 
 fn lender(dir: &Path) -> nanomc::world::Config {
     let slab = Slab::create(c"lent", 1 << 20, false, &Deadline::after(PATIENCE)).unwrap();
-    let import = Some(Import::HostFd(slab.as_fd().try_clone_to_owned().unwrap()));
+    let import = Some(Import::host_fd(slab.as_fd().try_clone_to_owned().unwrap()));
     nanomc::world::Config { import, ..world_config(dir, Some(1), 2) }
 }
 

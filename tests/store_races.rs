@@ -14,7 +14,7 @@ use ffi::{fresh, slice};
 use nanomc::base::Deadline;
 use nanomc::base::status::*;
 use nanomc::ffi::store as c;
-use nanomc::store::copy::{Pieces, Slice};
+use nanomc::store::copy::Pieces;
 use nanomc::store::read::Look;
 use nanomc::store::write::PutOptions;
 use nanomc::store::{Config, Policy, Store};
@@ -23,7 +23,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use values::{get_if as get, put, put_as};
+use values::{get_if as get, put, put_as, slice_mut};
 
 const PAGE: u32 = 4096;
 
@@ -117,7 +117,7 @@ fn what_is_published_before_its_checksums_are_stored_is_not_ready() {
     unsafe { (address as *mut u8).write_bytes(7, 5000) };
     publish_by_hand(&store, plan.index, plan.epoch);
     let mut buffer = vec![0u8; 5000];
-    let slices = [Slice { address: buffer.as_mut_ptr() as u64, bytes: 5000 }];
+    let slices = [slice_mut(&mut buffer)];
     let read = || store.read(b"k", 0, &Pieces::Slices(&slices), |_| Ok(true));
     assert!(matches!(read().unwrap(), Look::Writing(..)));
     store.stats().unwrap(); // the master looks; it does not count the object as ready
@@ -227,7 +227,7 @@ fn removing_many_objects_does_not_take_a_scan_of_all_pins_each() {
 fn a_batch_larger_than_the_heap_evicts_as_it_goes() {
     let store = store_with(1024, Config::default());
     let keys: Vec<[u8; 4]> = (0..4000u32).map(u32::to_le_bytes).collect();
-    let value = [Slice { address: b"x".as_ptr() as u64, bytes: 1 }];
+    let value = [values::slice(b"x")];
     let items: Vec<(&[u8], Pieces<'_>)> = keys.iter().map(|key| (&key[..], Pieces::Slices(&value))).collect();
     let results = store.put_many(&items, &PutOptions::DEFAULT).expect("memory");
     let failed = results.iter().filter(|r| r.is_err()).count();

@@ -11,7 +11,7 @@ use common::{PATIENCE, config as world_config, eventually};
 use nanomc::base::status::*;
 use nanomc::base::{Deadline, Error, Result};
 use nanomc::mem::{Import, Slab};
-use nanomc::store::copy::{Pieces, Slice};
+use nanomc::store::copy::Pieces;
 use nanomc::store::evict::Retain;
 use nanomc::store::master::{Keep, Opened};
 use nanomc::store::read::{Look, Pin};
@@ -168,7 +168,7 @@ fn a_rank_that_lends_its_memory_or_has_no_holder_is_not_chosen() {
     put(&store, "gone", 1, &anywhere(2)).unwrap();
     assert!([Some(0), Some(1)].contains(&place(&store, "gone")));
     let slab = Slab::create(c"lent", 1 << 20, false, &Deadline::after(PATIENCE)).unwrap();
-    let import = Some(Import::HostFd(slab.as_fd().try_clone_to_owned().unwrap()));
+    let import = Some(Import::host_fd(slab.as_fd().try_clone_to_owned().unwrap()));
     let lent = World::join(nanomc::world::Config { import, ..world_config(dir.path(), Some(2), 3) }).unwrap();
     assert!(eventually(|| status(put(&store, "alone", 1, &on(2))) == NMC_ERR_PEER_LOST), "control: not on that rank");
     put(&store, "lent", 1, &anywhere(2)).unwrap();
@@ -267,7 +267,7 @@ fn a_wait_for_room_ends_with_cancel_or_its_handle() {
 fn a_batch_waits_for_what_found_no_room_and_uses_its_own() {
     let store = store(4, 1);
     let value = vec![3u8; PAGE];
-    let slices = [Slice { address: value.as_ptr() as u64, bytes: PAGE as u64 }];
+    let slices = [values::slice(&value)];
     let keys: Vec<String> = (0..16).map(|i| format!("k{i}")).collect();
     let items: Vec<(&[u8], Pieces<'_>)> = keys.iter().map(|key| (key.as_bytes(), Pieces::Slices(&slices))).collect();
     // Control: plans are asked for together, and four have room.

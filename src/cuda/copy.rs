@@ -69,23 +69,29 @@ impl Copier {
         }
         self.used[0] = true;
         let copied = match self.pending.as_slice() {
-            [one] => copy_on_stream(&self.device, self.streams[0].raw(), one.src, one.dst, one.bytes),
-            many => self.device.kernels().and_then(|k| k.store_copy(self.streams[0].raw(), many, true)),
+            // SAFETY: whoever called `copy` vouches for these until `finish` has returned; the stream is our own.
+            [one] => unsafe { copy_on_stream(&self.device, self.streams[0].raw(), one.src, one.dst, one.bytes) },
+            // SAFETY: as above.
+            many => self.device.kernels().and_then(|k| unsafe { k.store_copy(self.streams[0].raw(), many, true) }),
         };
         self.pending.clear();
         copied
     }
 
+    /// Copies by the driver, for [`Self::copy`]: both sides are as that was promised, or a buffer of ours.
     fn enqueue(&mut self, stream: usize, from: u64, to: u64, bytes: u64) -> Result<()> {
         self.used[stream] = true;
-        copy_on_stream(&self.device, self.streams[stream].raw(), from, to, bytes)
+        // SAFETY: see `copy`, until `finish` has returned; our buffers stay longer. The stream is our own.
+        unsafe { copy_on_stream(&self.device, self.streams[stream].raw(), from, to, bytes) }
     }
 
     fn stage(&mut self) -> Result<()> {
         if self.staging.is_none() {
             let make = || -> Result<Staging> {
                 let mut memory = memory::zeroed(BUFFER)?.into_boxed_slice();
-                let registration = HostRegistration::new(&self.device, memory.as_mut_ptr(), BUFFER as u64, false)?;
+                // SAFETY: of our own, and dropped after the registration.
+                let registration =
+                    unsafe { HostRegistration::new(&self.device, memory.as_mut_ptr(), BUFFER as u64, false) }?;
                 Ok(Staging { registration, memory })
             };
             self.staging = Some([make()?, make()?]);

@@ -236,31 +236,41 @@ impl Device {
     }
 
     /// Copies to device memory, and waits.
-    pub fn write_now(&self, device_addr: u64, bytes: &[u8]) -> Result<()> {
+    ///
+    /// # Safety
+    /// From `device_addr` on there are as many bytes of memory that the device reaches, host memory among it: the driver looks for an
+    /// allocation, not for whose it is. They can be written to, and nobody else uses them until this returns.
+    pub unsafe fn write_now(&self, device_addr: u64, bytes: &[u8]) -> Result<()> {
         self.with_current(|| {
             self.run_and_wait(|stream| {
-                // SAFETY: the driver checks device addresses, and the source is borrowed until the copy is done.
+                // SAFETY: the caller vouches for the address, and the source is borrowed until the copy is done.
                 unsafe { call!(sys::cuMemcpyAsync(device_addr, bytes.as_ptr() as u64, bytes.len(), stream)) }
             })
         })
     }
 
     /// Copies from device memory, and waits.
-    pub fn read_now(&self, device_addr: u64, words: &mut [u64]) -> Result<()> {
+    ///
+    /// # Safety
+    /// From `device_addr` on there are as many bytes of memory that the device reaches. What others write meanwhile may come torn.
+    pub unsafe fn read_now(&self, device_addr: u64, words: &mut [u64]) -> Result<()> {
         self.with_current(|| {
             self.run_and_wait(|stream| {
                 let (to, bytes) = (words.as_mut_ptr() as u64, size_of_val(words));
-                // SAFETY: the driver checks device addresses, and the words are borrowed until the copy is done.
+                // SAFETY: the caller vouches for the address, and the words are borrowed until the copy is done.
                 unsafe { call!(sys::cuMemcpyAsync(to, device_addr, bytes, stream)) }
             })
         })
     }
 
     /// Fills device memory with zeros, and waits.
-    pub fn zero_now(&self, device_addr: u64, bytes: usize) -> Result<()> {
+    ///
+    /// # Safety
+    /// As for [`Self::write_now`].
+    pub unsafe fn zero_now(&self, device_addr: u64, bytes: usize) -> Result<()> {
         self.with_current(|| {
             self.run_and_wait(|stream| {
-                // SAFETY: the driver checks the address.
+                // SAFETY: the caller vouches for the address.
                 unsafe { call!(sys::cuMemsetD8Async(device_addr, 0, bytes, stream)) }
             })
         })
@@ -287,11 +297,16 @@ impl Device {
 
     /// Has a word stored at a multiple of 8 in memory of a device, without waiting. It goes by a stream of the library with the
     /// highest priority, which has other queues of the GPU than ordinary streams: no kernel that waits is in front of it. Legal
-    /// while other streams are captured. The memory stays valid until the next `synchronize`.
-    pub fn write_urgently(&self, device_addr: u64, value: u64) -> Result<()> {
+    /// while other streams are captured.
+    ///
+    /// # Safety
+    /// There is a word that the device can write to, which others only use as an atomic, and it stays there until the next `synchronize`
+    /// of the device has returned.
+    pub unsafe fn write_urgently(&self, device_addr: u64, value: u64) -> Result<()> {
         self.with_current(|| {
             let stream = self.urgent_stream()?;
-            super::stream::stream_write_value64(self, stream.cast(), device_addr, value)
+            // SAFETY: by contract; the stream is our own.
+            unsafe { super::stream::stream_write_value64(self, stream.cast(), device_addr, value) }
         })
     }
 

@@ -25,8 +25,12 @@ unsafe impl Sync for HostRegistration {}
 
 impl HostRegistration {
     /// Registers `[ptr, ptr + bytes)`, usable from every device. `read_only` is for memory mapped without write access.
-    /// The memory must stay mapped until the registration is dropped. A range is registered once per process.
-    pub fn new(device: &Arc<Device>, ptr: *mut u8, bytes: u64, read_only: bool) -> Result<Self> {
+    /// A range is registered once per process.
+    ///
+    /// # Safety
+    /// The range is memory of the caller's, which stays mapped until the registration is dropped: the device goes on to reach the pages that
+    /// it had, whatever comes to the addresses.
+    pub unsafe fn new(device: &Arc<Device>, ptr: *mut u8, bytes: u64, read_only: bool) -> Result<Self> {
         if ptr.is_null() || bytes == 0 {
             bail!(NMC_ERR_INVALID_ARG, "host memory at {ptr:p} of {bytes} bytes cannot be registered");
         }
@@ -43,7 +47,7 @@ impl HostRegistration {
             flags |= sys::CU_MEMHOSTREGISTER_READ_ONLY;
         }
         let mut registration = device.with_current(|| {
-            // SAFETY: the driver checks that the range is mapped; the caller keeps it so.
+            // SAFETY: the caller vouches for the range, and keeps it mapped.
             unsafe { call!(sys::cuMemHostRegister_v2(ptr.cast(), size, flags)) }
                 .map_err(|e| e.context(format_args!("registering {bytes} bytes of host memory")))?;
             Ok(Self { device: Arc::clone(device), host: ptr, device_ptr: 0 })

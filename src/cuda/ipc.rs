@@ -24,9 +24,11 @@ pub struct IpcExport {
     pub bytes: u64,
 }
 
-/// Exports `[ptr, ptr + bytes)`, which must lie in one `cudaMalloc` allocation. The allocation must outlive all peers'
-/// use of it.
-pub fn ipc_export(device: &Arc<Device>, ptr: u64, bytes: u64) -> Result<IpcExport> {
+/// Exports `[ptr, ptr + bytes)`, which must lie in one `cudaMalloc` allocation.
+///
+/// # Safety
+/// The memory is the caller's to give to whoever gets the export, and the allocation outlives all peers' use of it.
+pub unsafe fn ipc_export(device: &Arc<Device>, ptr: u64, bytes: u64) -> Result<IpcExport> {
     device.with_current(|| {
         let kind = kind_of(ptr)?;
         if kind != PointerKind::DeviceMalloc {

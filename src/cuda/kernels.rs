@@ -187,11 +187,14 @@ impl Device {
     }
 }
 
-#[allow(clippy::not_unsafe_ptr_arg_deref, reason = "a stream is a handle that only the driver looks into")]
 impl Kernels<'_> {
     /// Writes the pattern of one rank into every heap (its own too) and publishes into one flag word per destination.
     /// Waits for nothing.
-    pub fn world_pattern_write(&self, stream: *mut c_void, a: &PatternWrite) -> Result<()> {
+    ///
+    /// # Safety
+    /// `stream` is one of the device's, or NULL. The tables have as many addresses as there are ranks, each heap has room for the area, which
+    /// nobody else uses, and the flags are words that others only use as atomics: until the kernel has run.
+    pub unsafe fn world_pattern_write(&self, stream: *mut c_void, a: &PatternWrite) -> Result<()> {
         check_area(a.n_ranks, a.my_rank, a.offset, a.bytes)?;
         let mut arguments = [
             arg(&a.device_bases),
@@ -203,13 +206,17 @@ impl Kernels<'_> {
             arg(&a.flag_words),
             arg(&a.flag_value),
         ];
-        // SAFETY: order and types are those of nmc_k_world_pattern_write in kernels/world.cu.
+        // SAFETY: order and types are those of nmc_k_world_pattern_write in kernels/world.cu; the caller vouches for the rest.
         unsafe { self.launch(self.loaded.pattern_write, (a.n_ranks, THREADS), stream, &mut arguments) }
     }
 
     /// Waits for every source's flag word and compares what it wrote. One block spins until the sources came or
     /// `timeout_ns` passed: write first, and on another stream when ranks of one process share a device.
-    pub fn world_pattern_verify(&self, stream: *mut c_void, a: &PatternVerify) -> Result<()> {
+    ///
+    /// # Safety
+    /// `stream` is one of the device's, or NULL. The heap has the area, there are as many flags as ranks, at this distance, and `out` has
+    /// room for the result: until the kernel has run.
+    pub unsafe fn world_pattern_verify(&self, stream: *mut c_void, a: &PatternVerify) -> Result<()> {
         check_area(a.n_ranks, a.my_rank, a.offset, a.bytes)?;
         let mut arguments = [
             arg(&a.heap_base),
@@ -224,13 +231,17 @@ impl Kernels<'_> {
             arg(&a.timeout_ns),
             arg(&a.out),
         ];
-        // SAFETY: order and types are those of nmc_k_world_pattern_verify in kernels/world.cu.
+        // SAFETY: order and types are those of nmc_k_world_pattern_verify in kernels/world.cu; the caller vouches for the rest.
         unsafe { self.launch(self.loaded.pattern_verify, (1, THREADS), stream, &mut arguments) }
     }
 
     /// Copies stretches of memory that the device can reach, at most [`STRETCHES`] of them. Enqueues only. `past_l1`: the
-    /// source is read once. The ranges must not overlap.
-    pub fn store_copy(&self, stream: *mut c_void, stretches: &[Stretch], past_l1: bool) -> Result<()> {
+    /// source is read once.
+    ///
+    /// # Safety
+    /// `stream` is one of the device's, or NULL. Sources can be read, and destinations written to, by the device until the launch or its last
+    /// replay has run; they do not overlap, and nobody else uses the destinations then.
+    pub unsafe fn store_copy(&self, stream: *mut c_void, stretches: &[Stretch], past_l1: bool) -> Result<()> {
         let mut all = [Stretch::default(); STRETCHES];
         let Some(room) = all.get_mut(..stretches.len()) else {
             bail!(NMC_ERR_INTERNAL, "{} stretches do not fit a launch of {STRETCHES}", stretches.len());
@@ -242,20 +253,28 @@ impl Kernels<'_> {
         let blocks = u32::try_from(tiles.clamp(1, MAX_COPY_BLOCKS)).unwrap_or(1);
         let (tile, past_l1) = (COPY_TILE, u32::from(past_l1));
         let mut arguments = [arg(&all), arg(&n), arg(&tile), arg(&past_l1)];
-        // SAFETY: order and types are those of nmc_k_store_copy in kernels/store.cu; `Stretch` is NmcStretch.
+        // SAFETY: order and types are those of nmc_k_store_copy in kernels/store.cu; `Stretch` is NmcStretch; the caller vouches for the rest.
         unsafe { self.launch(self.loaded.store_copy, (blocks, COPY_THREADS), stream, &mut arguments) }
     }
 
     /// Publishes what `n` descriptors at `descriptors` say when the launch runs.
-    pub fn store_publish(&self, stream: *mut c_void, descriptors: u64, n: u32) -> Result<()> {
+    ///
+    /// # Safety
+    /// `stream` is one of the device's, or NULL. So many descriptors can be read by the device until the launch or its last replay has run,
+    /// and each says nothing, or a publish word that is registered then.
+    pub unsafe fn store_publish(&self, stream: *mut c_void, descriptors: u64, n: u32) -> Result<()> {
         let mut arguments = [arg(&descriptors), arg(&n)];
-        // SAFETY: order and types are those of nmc_k_store_publish in kernels/store.cu.
+        // SAFETY: order and types are those of nmc_k_store_publish in kernels/store.cu; the caller vouches for the rest.
         unsafe { self.launch(self.loaded.store_publish, (1, 32), stream, &mut arguments) }
     }
 
     /// Makes the stream wait until an object is published in `epoch`, dead, or `timeout_ns` are over; what happened goes
     /// to `out`. `control` and `out` may be 0.
-    pub fn store_wait(
+    ///
+    /// # Safety
+    /// `stream` is one of the device's, or NULL. `published` and `control` are words of a store that are registered, and at `out` there is a
+    /// word of 32 bits that the device can write to and nobody else uses: until the launch or its last replay has run.
+    pub unsafe fn store_wait(
         &self,
         stream: *mut c_void,
         published: u64,
@@ -265,7 +284,7 @@ impl Kernels<'_> {
         out: u64,
     ) -> Result<()> {
         let mut arguments = [arg(&published), arg(&control), arg(&epoch), arg(&timeout_ns), arg(&out)];
-        // SAFETY: order and types are those of nmc_k_store_wait in kernels/store.cu.
+        // SAFETY: order and types are those of nmc_k_store_wait in kernels/store.cu; the caller vouches for the rest.
         unsafe { self.launch(self.loaded.store_wait, (1, 32), stream, &mut arguments) }
     }
 

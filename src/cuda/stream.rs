@@ -13,9 +13,12 @@ use crate::base::error::Result;
 
 /// Stores `value` at `device_addr` after everything on `stream` before it, visible to the system (the default flag fences
 /// like `__threadfence_system` for this stream's writes). Does not block and can be captured; a captured value is baked
-/// into the graph. `device_addr` is a multiple of 8 in device memory or registered host memory, and stays valid until
-/// the store or the last replay has run.
-pub fn stream_write_value64(device: &Device, stream: *mut c_void, device_addr: u64, value: u64) -> Result<()> {
+/// into the graph.
+///
+/// # Safety
+/// `stream` is one of the device's, or NULL. At `device_addr` there is a word of device memory or registered host memory, which others only
+/// use as an atomic and which stays there until the store or the last replay has run.
+pub unsafe fn stream_write_value64(device: &Device, stream: *mut c_void, device_addr: u64, value: u64) -> Result<()> {
     if device_addr == 0 || !device_addr.is_multiple_of(8) {
         bail!(
             NMC_ERR_INVALID_ARG,
@@ -32,17 +35,20 @@ pub fn stream_write_value64(device: &Device, stream: *mut c_void, device_addr: u
     }
     let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
     device.with_current(|| {
-        // SAFETY: the caller's stream handle is checked by the driver as far as it can be; the address is the caller's.
+        // SAFETY: the caller vouches for the stream and the word.
         unsafe { call!(sys::cuStreamWriteValue64_v2(stream.cast(), device_addr, value, flags)) }
     })
 }
 
 /// Copies between any memory that the device can reach, when the stream gets there. Does not block and can be captured.
-/// Both sides stay valid until the copy or the last replay has run.
-pub fn copy_on_stream(device: &Device, stream: *mut c_void, from: u64, to: u64, bytes: u64) -> Result<()> {
+///
+/// # Safety
+/// `stream` is one of the device's, or NULL. `from` has `bytes` bytes, and `to` as many that can be written to, which nobody else uses then:
+/// both until the copy or the last replay has run.
+pub unsafe fn copy_on_stream(device: &Device, stream: *mut c_void, from: u64, to: u64, bytes: u64) -> Result<()> {
     let Ok(size) = usize::try_from(bytes) else { bail!(NMC_ERR_INVALID_ARG, "{bytes} bytes to copy") };
     device.with_current(|| {
-        // SAFETY: the driver checks the addresses; the caller keeps the memory.
+        // SAFETY: the caller vouches for the stream and both sides.
         unsafe { call!(sys::cuMemcpyAsync(to, from, size, stream.cast())) }
     })
 }

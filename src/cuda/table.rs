@@ -7,6 +7,7 @@ use cudarc::driver::sys;
 
 use super::device::Device;
 use super::error::call;
+use super::ipc::{IpcExport, ipc_export};
 use crate::bail;
 use crate::base::error::Result;
 
@@ -32,6 +33,12 @@ impl DeviceTable {
         let table = Self { device: Arc::clone(device), ptr, len: values.len() };
         table.update(values)?;
         Ok(table)
+    }
+
+    /// An export of it, for whoever wants to see whether that works: those that open it must be through before the table goes.
+    pub fn export(&self) -> Result<IpcExport> {
+        // SAFETY: an allocation of its own, in which nothing lies but what the table is for.
+        unsafe { ipc_export(&self.device, self.ptr, size_of::<u64>() as u64) }
     }
 
     /// Address of the first entry, for kernels.

@@ -161,9 +161,12 @@ impl VmmHeap {
     }
 
     /// Takes memory that the caller allocated and mapped with VMM: `[ptr, ptr + bytes)` must lie in one allocation on
-    /// this device that can be exported as a POSIX descriptor. The caller's mapping is used and stays the caller's; it
-    /// must outlive the heap.
-    pub fn import_caller(device: &Arc<Device>, ptr: u64, bytes: u64) -> Result<Self> {
+    /// this device that can be exported as a POSIX descriptor. The caller's mapping is used and stays the caller's.
+    ///
+    /// # Safety
+    /// The memory is the caller's to give away, and its mapping stays as long as the heap. (What is no such memory is refused; whose it is
+    /// the driver does not know.)
+    pub unsafe fn import_caller(device: &Arc<Device>, ptr: u64, bytes: u64) -> Result<Self> {
         let Some(last) = bytes.checked_sub(1).and_then(|n| ptr.checked_add(n)).filter(|_| ptr != 0) else {
             bail!(NMC_ERR_INVALID_ARG, "memory at {ptr:#x} of {bytes} bytes is empty or passes the end of addresses");
         };

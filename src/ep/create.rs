@@ -171,12 +171,12 @@ impl Ep {
         for set in (0..self.shape.sets).map(|set| head + self.shape.set().bytes * u64::from(set)) {
             match &self.gpu {
                 None => self.own_region().part(set, words.len() as u64).write(words),
-                Some(gpu) => gpu.device.write_now(self.desc.own() + set, words)?,
+                Some(gpu) => self.write_own(&gpu.device, set, words)?,
             }
         }
         match &self.gpu {
             None => self.own_region().part(0, head).cells::<u8>().iter().for_each(|byte| byte.set(0)),
-            Some(gpu) => gpu.device.zero_now(self.desc.own(), usize::try_from(head).unwrap_or(0))?,
+            Some(gpu) => self.clear_own(&gpu.device, head)?,
         }
         Ok(())
     }

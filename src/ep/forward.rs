@@ -3,7 +3,7 @@
 
 use super::calls::{BOTH, Dispatch, Grouped};
 use super::cpu::{self, HostRank};
-use super::sys::Given;
+use super::sys::{Given, Workspace};
 use super::{Ep, call_group};
 use crate::base::error::Result;
 use crate::layout::ep::{Dtype, Shape, Wire};
@@ -13,9 +13,54 @@ use std::sync::Arc;
 /// Most columns between the products.
 pub(crate) const MAX_INNER: u32 = 1 << 20;
 
-/// A product: `c[g][r] = a[g][r] * b[group_expert[g]]^T` for the rows `r < masked_m[g]`.
+/// A product of a layer, whose memory has the sizes that its numbers say: only [`forward`] makes one, when it has checked the workspace.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Gemm {
+pub(crate) struct Gemm(Product);
+
+impl std::ops::Deref for Gemm {
+    type Target = Product;
+
+    fn deref(&self) -> &Product {
+        &self.0
+    }
+}
+
+/// The activation between the products; the same goes for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Activation(Between);
+
+impl std::ops::Deref for Activation {
+    type Target = Between;
+
+    fn deref(&self) -> &Between {
+        &self.0
+    }
+}
+
+impl Activation {
+    /// Of a test, whose memory has these sizes.
+    #[cfg(test)]
+    pub(super) fn of_test(between: Between) -> Self {
+        Self(between)
+    }
+}
+
+/// Of rows of `inner` columns each of a gate and of what it lets through, one after the other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Between {
+    /// Rows `[groups][max_m][2 * inner]`.
+    pub(crate) gate_up: Given,
+    /// Rows `[groups][max_m][inner]`.
+    pub(crate) act: Given,
+    /// Rows of each group.
+    pub(crate) masked_m: Given,
+    /// Columns of the result.
+    pub(crate) inner: u32,
+}
+
+/// `c[g][r] = a[g][r] * b[group_expert[g]]^T` for the rows `r < masked_m[g]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Product {
     /// 0 for gate and up, 1 for down.
     pub(crate) which: u32,
     /// Rows `[groups][max_m][k]`.
@@ -50,9 +95,7 @@ pub(crate) struct Layer<'a> {
     /// Columns between the products.
     pub(crate) inner: u32,
     /// [`Parts`] of memory for what is between the steps.
-    pub(crate) workspace: Given,
-    /// Its size.
-    pub(crate) workspace_bytes: u64,
+    pub(crate) workspace: Workspace,
     /// Result rows.
     pub(crate) out: Given,
     /// The engine's product, or the library's.
@@ -116,18 +159,18 @@ pub(crate) fn forward(ep: &Arc<Ep>, layer: &Layer<'_>, stream: *mut c_void) -> R
         );
     }
     let parts = Parts::of(shape, layer.inner);
-    let workspace = layer.workspace.address();
-    if layer.workspace_bytes < parts.bytes || !workspace.is_multiple_of(256) || workspace == 0 {
+    let workspace = layer.workspace.first().address();
+    if layer.workspace.bytes() < parts.bytes || !workspace.is_multiple_of(256) || workspace == 0 {
         crate::bail!(
             NMC_ERR_INVALID_ARG,
             "the workspace at {workspace:#x} with {} bytes is not aligned to 256 with {} bytes (nmc_ep_bytes_needed)",
-            layer.workspace_bytes,
+            layer.workspace.bytes(),
             parts.bytes
         );
     }
     // All of it before anything is sent: a layer that stops half-way would leave the peers waiting.
     ep.check_memory("out", layer.out, 16)?;
-    ep.check_memory("workspace", layer.workspace, 256)?;
+    ep.check_memory("workspace", layer.workspace.first(), 256)?;
     if layer.gemm.is_none() {
         check_built_in(ep, layer)?;
     }
@@ -145,42 +188,42 @@ fn experts(ep: &Arc<Ep>, layer: &Layer<'_>, parts: &Parts, rows: &mut cpu::Rows,
     let (shape, number) = (&ep.shape, layer.dispatch.layer);
     let at = |offset: u64| layer.workspace.at(offset);
     let grouped = Grouped {
-        x: at(parts.x),
-        scales: if shape.scales() > 0 { at(parts.scales) } else { Given::NONE },
-        masked_m: at(parts.masked_m),
-        group_expert: at(parts.group_expert),
-        row_of: at(parts.row_of),
-        row_index: at(parts.row_index),
+        x: at(parts.x)?,
+        scales: if shape.scales() > 0 { at(parts.scales)? } else { Given::NONE },
+        masked_m: at(parts.masked_m)?,
+        group_expert: at(parts.group_expert)?,
+        row_of: at(parts.row_of)?,
+        row_index: at(parts.row_index)?,
     };
     ep.pack(number, &grouped, stream)?;
-    let first = Gemm {
+    let first = Product {
         which: 0,
         a: grouped.x,
         a_scales: grouped.scales,
         b: layer.w13,
-        c: at(parts.gate_up),
+        c: at(parts.gate_up)?,
         masked_m: grouped.masked_m,
         group_expert: grouped.group_expert,
         n: 2 * layer.inner,
         k: shape.hidden,
     };
-    let second = Gemm {
+    let second = Product {
         which: 1,
-        a: at(parts.act),
+        a: at(parts.act)?,
         a_scales: Given::NONE,
         b: layer.w2,
-        c: at(parts.y),
+        c: at(parts.y)?,
         n: shape.hidden,
         k: layer.inner,
         ..first
     };
-    product(ep, layer, &first, rows, stream)?;
-    let activation = (first.c, second.a, grouped.masked_m);
+    product(ep, layer, &Gemm(first), rows, stream)?;
+    let between = Between { gate_up: first.c, act: second.a, masked_m: grouped.masked_m, inner: layer.inner };
     match &ep.gpu {
-        None => cpu::silu_mul(&HostRank::of(ep, number), activation, layer.inner, rows),
-        Some(gpu) => gpu.silu_mul(stream, shape, activation, layer.inner)?,
+        None => cpu::silu_mul(&HostRank::of(ep, number), &Activation(between), rows),
+        Some(gpu) => gpu.silu_mul(stream, shape, &Activation(between))?,
     }
-    product(ep, layer, &second, rows, stream)?;
+    product(ep, layer, &Gemm(second), rows, stream)?;
     ep.scatter(number, second.c, grouped.row_of, Given::NONE, stream)?;
     ep.combine(number, Given::NONE, layer.out, BOTH, stream)
 }

@@ -3,8 +3,7 @@
 #![allow(unsafe_code, reason = "a launch passes arguments by address")]
 
 use super::calls::{CallArgs, CallKind};
-use super::forward::Gemm;
-use super::sys::Given;
+use super::forward::{Activation, Gemm};
 use crate::bail;
 use crate::base::error::Result;
 use crate::cuda::{Device, Kernel, Launch, arg};
@@ -199,16 +198,10 @@ impl Gpu {
         unsafe { self.device.kernels()?.launch_on(stream, self.gemm, launch, &mut arguments) }
     }
 
-    /// Enqueues `silu(gate) * up` for the rows in use. Memory: (gate_up, result, masked_m).
-    pub(super) fn silu_mul(
-        &self,
-        stream: *mut c_void,
-        shape: &Shape,
-        (gate_up, act, masked_m): (Given, Given, Given),
-        inner: u32,
-    ) -> Result<()> {
+    /// Enqueues `silu(gate) * up` for the rows in use.
+    pub(super) fn silu_mul(&self, stream: *mut c_void, shape: &Shape, a: &Activation) -> Result<()> {
         let (groups, max_m) = (shape.groups(), shape.max_m);
-        let mut arguments = [arg(&gate_up), arg(&act), arg(&masked_m), arg(&groups), arg(&max_m), arg(&inner)];
+        let mut arguments = [arg(&a.gate_up), arg(&a.act), arg(&a.masked_m), arg(&groups), arg(&max_m), arg(&a.inner)];
         let grid = (max_m.min(SILU_BLOCKS), groups);
         let launch = Launch { grid, threads: SILU_THREADS, shared_bytes: 0, overlaps: false };
         // SAFETY: found on this device; order and types are those of nmc_k_ep_silu_mul and its siblings in kernels/ep_gemm.cu.

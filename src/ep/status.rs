@@ -35,8 +35,7 @@ impl Status {
     pub(super) fn new(n_local: u32, device: Option<&Arc<Device>>) -> Result<Self> {
         let bytes = OFF_OVERFLOW + 8 * u64::from(n_local);
         let page = Slab::create(c"nanomc ep status", bytes, false, &Deadline::after(Duration::from_secs(10)))?;
-        let registration =
-            device.map(|device| HostRegistration::new(device, page.base(), page.bytes() as u64, false)).transpose()?;
+        let registration = device.map(|device| page.register(device, false)).transpose()?;
         Ok(Self { registration, page, ended: Mutex::new(None) })
     }
 
@@ -154,13 +153,12 @@ impl Ep {
         }
         self.status.ended.lock().get_or_insert_with(|| self.describe(error));
         self.request(error);
-        let regions = self.desc.region.iter().take(self.desc.world as usize);
         match &self.gpu {
             None => drop(fail_with(&HostRank::of(self, 0), error)),
             // If no kernel of this rank waits, nobody looks at the request. A device that cannot do this leaves the others to
             // their deadline; there is nobody to tell.
-            Some(gpu) => regions.for_each(|region| {
-                let _ = gpu.device.write_urgently(region + OFF_ABORT, error);
+            Some(gpu) => (0..self.desc.world).for_each(|number| {
+                let _ = self.store_urgently(&gpu.device, number, OFF_ABORT, error);
             }),
         }
     }
@@ -198,7 +196,7 @@ impl Ep {
                 let counted = self.own_region();
                 words.iter_mut().zip(0u64..).for_each(|(w, i)| *w = counted.word(begin + 8 * i).load(Relaxed));
             }
-            Some(gpu) => gpu.device.read_now(self.desc.own() + begin, &mut words)?,
+            Some(gpu) => self.read_own(&gpu.device, begin, &mut words)?,
         }
         let load = memory::copy(&words[n - experts..])?;
         words.truncate(world);

@@ -4,6 +4,8 @@
 #![allow(unsafe_code, reason = "regions are made from addresses")]
 
 use super::Ep;
+use crate::base::error::Result;
+use crate::cuda::Device;
 use crate::mem::Slab;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -41,11 +43,6 @@ impl Given {
         self.0 == 0
     }
 
-    /// What lies `offset` bytes behind it in the same memory.
-    pub(super) fn at(self, offset: u64) -> Self {
-        Self(self.0 + offset)
-    }
-
     /// The first `bytes` bytes.
     ///
     /// # Safety
@@ -53,6 +50,40 @@ impl Given {
     pub(super) unsafe fn region<'a>(self, bytes: u64) -> Region<'a> {
         // SAFETY: `Given::new` and this function's caller vouch for it.
         unsafe { Region::new(self.0, bytes) }
+    }
+}
+
+/// Memory of the program for what is between the steps of a layer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Workspace {
+    first: Given,
+    bytes: u64,
+}
+
+impl Workspace {
+    /// # Safety
+    /// The pointer is NULL, or has so many bytes behind it, which nobody else uses until the step is over that it is given for.
+    pub(crate) unsafe fn new(ptr: *const c_void, bytes: u64) -> Self {
+        // SAFETY: by contract.
+        Self { first: unsafe { Given::new(ptr) }, bytes }
+    }
+
+    /// Where it begins.
+    pub(super) fn first(self) -> Given {
+        self.first
+    }
+
+    /// Its size.
+    pub(super) fn bytes(self) -> u64 {
+        self.bytes
+    }
+
+    /// What lies `offset` bytes behind its beginning.
+    pub(super) fn at(self, offset: u64) -> Result<Given> {
+        match self.first.0.checked_add(offset).filter(|_| offset <= self.bytes && !self.first.is_none()) {
+            Some(address) => Ok(Given(address)),
+            None => crate::bail!(NMC_ERR_INTERNAL, "byte {offset} is not in a workspace of {}", self.bytes),
+        }
     }
 }
 
@@ -157,6 +188,45 @@ impl Ep {
         let base = if self.gpu.is_none() { self.desc.region.get(number).copied().unwrap_or(0) } else { 0 };
         // SAFETY: `create` found the heaps in the membership, which keeps them mapped, and checked that the region fits.
         unsafe { Region::new(base, self.shape.region_bytes()) }
+    }
+
+    /// Where bytes of the region of a rank lie on the GPU. Only where the group lies on one.
+    fn on_gpu(&self, number: u32, offset: u64, bytes: u64) -> Result<u64> {
+        let base = self.desc.region.get(number as usize).copied().filter(|base| self.gpu.is_some() && *base != 0);
+        match (base, offset.checked_add(bytes).filter(|end| *end <= self.shape.region_bytes())) {
+            (Some(base), Some(_)) => Ok(base + offset),
+            _ => crate::bail!(NMC_ERR_INTERNAL, "{bytes} bytes at {offset} are not in the region of rank {number}"),
+        }
+    }
+
+    /// Copies to own region on the GPU, and waits.
+    pub(super) fn write_own(&self, device: &Device, offset: u64, bytes: &[u8]) -> Result<()> {
+        let at = self.on_gpu(self.desc.rank, offset, bytes.len() as u64)?;
+        // SAFETY: `create` found the region in the membership, which keeps it mapped, and checked that it fits; steps of others write to it
+        // when this has come, which they are told.
+        unsafe { device.write_now(at, bytes) }
+    }
+
+    /// Fills the first bytes of own region on the GPU with zeros, and waits.
+    pub(super) fn clear_own(&self, device: &Device, bytes: u64) -> Result<()> {
+        let at = self.on_gpu(self.desc.rank, 0, bytes)?;
+        // SAFETY: as in `write_own`.
+        unsafe { device.zero_now(at, size(bytes)) }
+    }
+
+    /// Copies words of own region on the GPU, which are being counted, and waits.
+    pub(super) fn read_own(&self, device: &Device, offset: u64, words: &mut [u64]) -> Result<()> {
+        let at = self.on_gpu(self.desc.rank, offset, size_of_val(words) as u64)?;
+        // SAFETY: as in `write_own`.
+        unsafe { device.read_now(at, words) }
+    }
+
+    /// Has a word of the protocol stored in the region of a rank on a GPU, without waiting.
+    pub(super) fn store_urgently(&self, device: &Device, number: u32, offset: u64, word: u64) -> Result<()> {
+        let at = self.on_gpu(number, offset, 8)?;
+        // SAFETY: as in `write_own`, and a word that is only used as an atomic. The membership, which keeps it mapped, goes after the group,
+        // and that synchronizes the device when it is dropped.
+        unsafe { device.write_urgently(at, word) }
     }
 
     /// Own region.

@@ -88,12 +88,16 @@ fn no_buffer(capacity: usize) -> Error {
 }
 
 /// A buffer of the caller that is written to, as its address.
+///
+/// # Safety
+/// Unless it is NULL, it is as the C contract says: so many bytes, until the call that it is given to has ended.
 #[inline]
-pub(super) fn buffer_of(buffer: *mut std::ffi::c_void, capacity: usize) -> Result<Slice> {
+pub(super) unsafe fn buffer_of(buffer: *mut std::ffi::c_void, capacity: usize) -> Result<Slice> {
     if buffer.is_null() && capacity != 0 {
         return Err(no_buffer(capacity));
     }
-    Ok(Slice { address: buffer as u64, bytes: capacity as u64 })
+    // SAFETY: by contract; NULL has no bytes.
+    Ok(unsafe { Slice::new(buffer as u64, capacity as u64) })
 }
 
 /// A pointer and a length, as C has them.
@@ -110,13 +114,15 @@ const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<nmc_slice_t>() == size_of::<Slice>() && size_of::<nmc_buffer_t>() == size_of::<Slice>());
     assert!(align_of::<nmc_slice_t>() == align_of::<Slice>() && align_of::<nmc_buffer_t>() == align_of::<Slice>());
-    assert!(offset_of!(nmc_slice_t, len) == offset_of!(Slice, bytes));
-    assert!(offset_of!(nmc_buffer_t, len) == offset_of!(Slice, bytes));
+    assert!(offset_of!(nmc_slice_t, len) == Slice::BYTES_AT && offset_of!(nmc_buffer_t, len) == Slice::BYTES_AT);
 };
 
 /// The caller's array as the library has it, without a copy.
-pub(super) fn slices_of<T: Span>(spans: &[T]) -> &[Slice] {
-    // SAFETY: the same two words (see `Span`). Addresses are numbers to the library until it copies.
+///
+/// # Safety
+/// Each of them is as [`Slice::new`] wants it: the C contract of the calls that they are given to.
+pub(super) unsafe fn slices_of<T: Span>(spans: &[T]) -> &[Slice] {
+    // SAFETY: the same two words (see `Span`); the caller vouches for what they say.
     unsafe { std::slice::from_raw_parts(spans.as_ptr().cast::<Slice>(), spans.len()) }
 }
 
@@ -128,7 +134,8 @@ pub(super) struct Values<'a> {
 
 impl<'a> Values<'a> {
     /// # Safety
-    /// `counts` is NULL or points to `n` values, and `spans` to as many as they say together; without them to `n`.
+    /// `counts` is NULL or points to `n` values, and `spans` to as many as they say together; without them to `n`. For the spans, as
+    /// [`slices_of`].
     pub(super) unsafe fn new<T: Span + 'a>(
         spans: *const T,
         counts: *const usize,
@@ -148,7 +155,7 @@ impl<'a> Values<'a> {
             crate::bail!(NMC_ERR_INVALID_ARG, "counts add up to more {name} than there can be")
         };
         // SAFETY: as above.
-        Ok(Self { slices: slices_of(unsafe { array(spans, all, name) }?), counts })
+        Ok(Self { slices: unsafe { slices_of(array(spans, all, name)?) }, counts })
     }
 
     /// Those of each value, in order.

@@ -220,7 +220,11 @@ pub unsafe extern "C" fn nmc_client_unmount(client: *mut nmc_client_t, name: nmc
 /// others: register fewer, larger ones), `NMC_ERR_TIMEOUT` (NIXL does not answer), `NMC_ERR_NO_MEMORY`. After an error
 /// the memory is not registered.
 #[unsafe(no_mangle)]
-pub extern "C" fn nmc_client_register(client: *mut nmc_client_t, memory: *mut c_void, bytes: usize) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_client_register(
+    client: *mut nmc_client_t,
+    memory: *mut c_void,
+    bytes: usize,
+) -> nmc_status_t {
     guard(|| {
         with(client, |open| {
             let first = memory as usize;
@@ -284,8 +288,8 @@ pub unsafe extern "C" fn nmc_client_put(
         with(client, |open| {
             // SAFETY: the C contract of these arguments.
             let (key, slices, options) =
-                unsafe { (key_of(key)?, array(slices, n, "slices")?, parse_replicate(options)?) };
-            let item = Item::new(key, checked(slices_of(slices))?);
+                unsafe { (key_of(key)?, slices_of(array(slices, n, "slices")?), parse_replicate(options)?) };
+            let item = Item::new(key, checked(slices)?);
             single(open.cluster.put(&[item], &options)?)
         })
     })
@@ -314,8 +318,8 @@ pub unsafe extern "C" fn nmc_client_get(
         with(client, |open| {
             let place = optional_out(out_bytes, "out_bytes")?;
             // SAFETY: the C contract of these arguments.
-            let (key, buffers) = unsafe { (key_of(key)?, array(buffers, n, "buffers")?) };
-            let item = Item::new(key, checked(slices_of(buffers))?);
+            let (key, buffers) = unsafe { (key_of(key)?, slices_of(array(buffers, n, "buffers")?)) };
+            let item = Item::new(key, checked(buffers)?);
             let got = single(open.cluster.get(&[item])?.into_iter().map(Ok).collect())?;
             if let Some(place) = place.filter(|_| got.result.is_ok() || got.bytes > 0) {
                 place.write(got.bytes);

@@ -159,11 +159,11 @@ pub unsafe extern "C" fn nmc_client_get_with_metadata(
             let (key, buffers, to) = unsafe {
                 (
                     key_of(key)?,
-                    array(buffers, n, "buffers")?,
+                    slices_of(array(buffers, n, "buffers")?),
                     array_out(metadata.ptr.cast::<u8>(), metadata.len, "metadata")?,
                 )
             };
-            let item = Item::new(key, checked(slices_of(buffers))?);
+            let item = Item::new(key, checked(buffers)?);
             let got = single(open.cluster.get_what(&[item], What::Both)?.into_iter().map(Ok).collect())?;
             if let Some(place) = place.filter(|_| got.result.is_ok() || got.bytes > 0) {
                 place.write(got.bytes);

@@ -106,8 +106,8 @@ pub unsafe extern "C" fn nmc_client_submit_put(
         with(client, |open| {
             // SAFETY: the C contract of these arguments.
             let (key, slices, options) =
-                unsafe { (key_of(key)?, array(slices, n, "slices")?, parse_replicate(options)?) };
-            let item = Item::new(key, checked(slices_of(slices))?);
+                unsafe { (key_of(key)?, slices_of(array(slices, n, "slices")?), parse_replicate(options)?) };
+            let item = Item::new(key, checked(slices)?);
             open.cluster.submit_put(token, &[item], &[0], &options, Sum::new(None))
         })
     })
@@ -129,8 +129,8 @@ pub unsafe extern "C" fn nmc_client_submit_get(
     guard(|| {
         with(client, |open| {
             // SAFETY: the C contract of these arguments.
-            let (key, buffers) = unsafe { (key_of(key)?, array(buffers, n, "buffers")?) };
-            let item = Item::new(key, checked(slices_of(buffers))?);
+            let (key, buffers) = unsafe { (key_of(key)?, slices_of(array(buffers, n, "buffers")?)) };
+            let item = Item::new(key, checked(buffers)?);
             open.cluster.submit_get(token, &[item], &[0], Sum::new(None))
         })
     })

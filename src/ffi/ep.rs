@@ -13,7 +13,7 @@ use crate::base::memory;
 use crate::base::status::{NMC_OK, nmc_status_t};
 use crate::ep::calls::{BOTH, Dispatch, Grouped, RECV, SEND};
 use crate::ep::forward::{Gemm, Layer, MAX_INNER, Parts};
-use crate::ep::sys::Given;
+use crate::ep::sys::{Given, Workspace};
 use crate::ep::{Ep, call_group, forward};
 use crate::layout::ep::RankDesc;
 use crate::world::World;
@@ -473,7 +473,9 @@ pub unsafe extern "C" fn nmc_ep_moe_forward(
             crate::bail!(NMC_ERR_INVALID_ARG, "the reserved field of nmc_ep_moe_t is {:#x} and not zero", moe.reserved);
         }
         // SAFETY: the C contract of `moe`.
-        let [w13, w2, workspace, out] = [moe.w13, moe.w2, moe.workspace, moe.out].map(|ptr| unsafe { Given::new(ptr) });
+        let [w13, w2, out] = [moe.w13, moe.w2, moe.out].map(|ptr| unsafe { Given::new(ptr) });
+        // SAFETY: as above.
+        let workspace = unsafe { Workspace::new(moe.workspace, moe.workspace_bytes) };
         with(ep, |ep| {
             let callback = moe.gemm.map(|function| {
                 move |gemm: &Gemm| -> Result<()> {
@@ -490,16 +492,8 @@ pub unsafe extern "C" fn nmc_ep_moe_forward(
                     }
                 }
             });
-            let layer = Layer {
-                dispatch,
-                w13,
-                w2,
-                inner: moe.inner,
-                workspace,
-                workspace_bytes: moe.workspace_bytes,
-                out,
-                gemm: callback.as_ref().map(|f| f as _),
-            };
+            let layer =
+                Layer { dispatch, w13, w2, inner: moe.inner, workspace, out, gemm: callback.as_ref().map(|f| f as _) };
             forward::forward(ep, &layer, stream)
         })
     })

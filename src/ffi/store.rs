@@ -13,7 +13,7 @@ use super::{guard, guard_status, optional_out, out, remember_missing};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_TOO_SMALL, NMC_NOT_READY, NMC_OK, nmc_status_t};
 use crate::store::Store;
-use crate::store::copy::{Pieces, Slice};
+use crate::store::copy::{Pieces, Rows, Slice};
 use crate::store::read::{Look, Presence};
 use crate::world::World;
 use std::ffi::c_void;
@@ -206,8 +206,8 @@ pub unsafe extern "C" fn nmc_store_put_slices(
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (key, slices, options) =
-                unsafe { (key_of(key)?, array(slices, n, "slices")?, parse_options(options)?) };
-            let pieces = Pieces::Slices(slices_of(slices));
+                unsafe { (key_of(key)?, slices_of(array(slices, n, "slices")?), parse_options(options)?) };
+            let pieces = Pieces::Slices(slices);
             pieces.check()?;
             store.put(key, &pieces, &options)
         })
@@ -229,15 +229,19 @@ pub unsafe extern "C" fn nmc_store_put_strided(
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
             let (key, options) = unsafe { (key_of(key)?, parse_options(options)?) };
-            let pieces = rows_of(data as u64, rows, row_bytes, stride);
+            // SAFETY: the C contract of the rows; `check` refuses those that cannot be memory.
+            let pieces = unsafe { rows_of(data as u64, rows, row_bytes, stride) };
             pieces.check()?;
             store.put(key, &pieces, &options)
         })
     })
 }
 
-fn rows_of(address: u64, rows: usize, row_bytes: usize, stride: usize) -> Pieces<'static> {
-    Pieces::Rows { address, rows: rows as u64, row_bytes: row_bytes as u64, stride: stride as u64 }
+/// # Safety
+/// As [`Rows::new`].
+unsafe fn rows_of(address: u64, rows: usize, row_bytes: usize, stride: usize) -> Pieces<'static> {
+    // SAFETY: by contract.
+    Pieces::Rows(unsafe { Rows::new(address, rows as u64, row_bytes as u64, stride as u64) })
 }
 
 /// Reads a value into `buffer` and stores its size in `*out_bytes`, if not NULL. With `capacity` 0 and `out_bytes` it
@@ -263,7 +267,8 @@ pub unsafe extern "C" fn nmc_store_get(
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
             let size = optional_out(out_bytes, "out_bytes")?;
-            let look = store.get(key, buffer_of(buffer, capacity)?)?;
+            // SAFETY: the C contract of `buffer`.
+            let look = store.get(key, unsafe { buffer_of(buffer, capacity) }?)?;
             if let Look::Ready(bytes) = look {
                 size_out(size, bytes, capacity, "value")?;
             }
@@ -308,7 +313,8 @@ pub unsafe extern "C" fn nmc_store_get_into(
         with(store, |store| {
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
-            let slices = [Slice { address: dst as u64, bytes: bytes as u64 }];
+            // SAFETY: the C contract of `dst`; `get_into` refuses what cannot be memory.
+            let slices = [unsafe { Slice::new(dst as u64, bytes as u64) }];
             missed(key, &store.get_into(key, &Pieces::Slices(&slices))?)
         })
     })
@@ -330,9 +336,9 @@ pub unsafe extern "C" fn nmc_store_get_slices(
     guard_status(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
-            let (key, buffers) = unsafe { (key_of(key)?, array(buffers, n, "buffers")?) };
+            let (key, buffers) = unsafe { (key_of(key)?, slices_of(array(buffers, n, "buffers")?)) };
             let size = optional_out(out_bytes, "out_bytes")?;
-            let look = store.get_part(key, offset, &Pieces::Slices(slices_of(buffers)))?;
+            let look = store.get_part(key, offset, &Pieces::Slices(buffers))?;
             if let (Some(size), Look::Ready(total)) = (size, look) {
                 size.write(usize::try_from(total).unwrap_or(usize::MAX));
             }
@@ -356,7 +362,9 @@ pub unsafe extern "C" fn nmc_store_get_strided(
         with(store, |store| {
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
-            missed(key, &store.get_part(key, offset, &rows_of(dst as u64, rows, row_bytes, stride))?)
+            // SAFETY: the C contract of the rows; `get_part` refuses those that cannot be memory.
+            let pieces = unsafe { rows_of(dst as u64, rows, row_bytes, stride) };
+            missed(key, &store.get_part(key, offset, &pieces)?)
         })
     })
 }

@@ -154,7 +154,8 @@ pub unsafe extern "C" fn nmc_store_put_batch(
                 Err(error) => return Ok(statuses.refuse(&error)),
             };
             for (i, (key, value)) in keys.iter().zip(values).enumerate() {
-                let pieces = Pieces::Slices(slices_of(std::slice::from_ref(value)));
+                // SAFETY: the C contract of `values`; what cannot be memory is refused.
+                let pieces = Pieces::Slices(unsafe { slices_of(std::slice::from_ref(value)) });
                 // SAFETY: the C contract of `keys`.
                 let key = unsafe { key_of(*key) }.and_then(|key| pieces.check().map(|()| key));
                 match key.and_then(|key| metadata.take(i).map(|()| key)) {
@@ -195,9 +196,9 @@ pub unsafe extern "C" fn nmc_store_get_into_batch(
             let (keys, buffers, mut statuses) =
                 unsafe { (array(keys, n, "keys")?, array(buffers, n, "buffers")?, Statuses::new(out_statuses, n)?) };
             let item = |i: usize| {
-                // SAFETY: the C contract of `keys`.
-                let key = unsafe { key_of(keys[i]) }?;
-                Ok((key, Pieces::Slices(slices_of(std::slice::from_ref(&buffers[i])))))
+                // SAFETY: the C contract of `keys` and `buffers`; what cannot be memory is refused.
+                let (key, buffer) = unsafe { (key_of(keys[i])?, slices_of(std::slice::from_ref(&buffers[i]))) };
+                Ok((key, Pieces::Slices(buffer)))
             };
             store.get_many_into(n, item, |i, look| {
                 // SAFETY: as above.

@@ -73,8 +73,8 @@ pub unsafe extern "C" fn nmc_store_push_async(
     guard(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
-            let (plan, slices) = unsafe { (opened_of(plan)?, array(slices, n, "slices")?) };
-            let pieces = Pieces::Slices(slices_of(slices));
+            let (plan, slices) = unsafe { (opened_of(plan)?, slices_of(array(slices, n, "slices")?)) };
+            let pieces = Pieces::Slices(slices);
             pieces.check()?;
             store.push_async(&plan, offset, &pieces, stream)
         })
@@ -98,8 +98,8 @@ pub unsafe extern "C" fn nmc_store_fetch_async(
     guard(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
-            let (view, buffers) = unsafe { (view_of(view)?, array(buffers, n, "buffers")?) };
-            let pieces = Pieces::Slices(slices_of(buffers));
+            let (view, buffers) = unsafe { (view_of(view)?, slices_of(array(buffers, n, "buffers")?)) };
+            let pieces = Pieces::Slices(buffers);
             pieces.check()?;
             store.fetch_async(pin_of(view), offset, &pieces, stream)
         })
@@ -144,8 +144,8 @@ pub unsafe extern "C" fn nmc_store_wait_ready_async(
     guard(|| {
         let limit = crate::base::Deadline::from_ms(timeout_ms, 30_000)?.left();
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        // SAFETY: the C contract of `key`.
-        with(store, |store| store.wait_ready_async(unsafe { key_of(key) }?, limit, out_result as u64, stream))
+        // SAFETY: the C contract of these arguments.
+        with(store, |store| unsafe { store.wait_ready_async(key_of(key)?, limit, out_result as u64, stream) })
     })
 }
 
@@ -187,7 +187,8 @@ pub unsafe extern "C" fn nmc_store_publish_captured(
             let Ok(n) = u32::try_from(n) else {
                 crate::bail!(NMC_ERR_INVALID_ARG, "{n} descriptors cannot be published at a time");
             };
-            store.publish_captured(descs as u64, n, stream)
+            // SAFETY: the C contract of these arguments.
+            unsafe { store.publish_captured(descs as u64, n, stream) }
         })
     })
 }

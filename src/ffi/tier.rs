@@ -278,8 +278,8 @@ pub unsafe extern "C" fn nmc_tier_stage(
             let staged = open.tier.stage(&good, time, |at, look| {
                 let status = look.map(|look| {
                     if let Look::Ready(lent) = &look {
-                        let len = usize::try_from(lent.bytes).unwrap_or(0);
-                        values[numbers[at]] = nmc_slice_t { ptr: lent.address as *const c_void, len };
+                        let len = usize::try_from(lent.bytes()).unwrap_or(0);
+                        values[numbers[at]] = nmc_slice_t { ptr: lent.address() as *const c_void, len };
                     }
                     status_of(&look)
                 });

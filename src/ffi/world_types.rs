@@ -321,14 +321,15 @@ fn import(memory: &nmc_memory_t, kind: HeapKind, bytes: u64) -> Result<Option<Im
     };
     let import = match memory.kind {
         NMC_IMPORT_NONE => return Ok(None),
-        NMC_IMPORT_HOST_PTR => Import::HostPtr(address()?),
-        NMC_IMPORT_HOST_FD => Import::HostFd(descriptor()?),
-        NMC_IMPORT_CUDA_PTR => Import::CudaPtr(address()?),
-        NMC_IMPORT_CUDA_FD => Import::CudaFd(descriptor()?),
+        // SAFETY: the C contract of nmc_memory_t: as many bytes of the program's, which it keeps until the world is destroyed.
+        NMC_IMPORT_HOST_PTR => unsafe { Import::host_ptr(address()?, bytes) },
+        NMC_IMPORT_HOST_FD => Import::host_fd(descriptor()?),
+        // SAFETY: as above.
+        NMC_IMPORT_CUDA_PTR => unsafe { Import::cuda_ptr(address()?, bytes) },
+        NMC_IMPORT_CUDA_FD => Import::cuda_fd(descriptor()?),
         other => crate::bail!(NMC_ERR_INVALID_ARG, "heap_import.kind {other} does not exist"),
     };
-    let of_host = matches!(import, Import::HostPtr(_) | Import::HostFd(_));
-    if of_host != (kind == HeapKind::Host) {
+    if import.kind() != kind {
         crate::bail!(
             NMC_ERR_INVALID_ARG,
             "heap_import.kind {} does not go with heap_kind {}",

@@ -42,15 +42,66 @@ impl HeapKind {
 
 /// Memory that the engine lends instead of letting the library allocate.
 #[derive(Debug)]
-pub enum Import {
-    /// Host memory by address; only ranks of the same process can use it.
-    HostPtr(u64),
-    /// A memfd sealed against shrinking and growing.
+pub struct Import(Lent);
+
+#[derive(Debug)]
+enum Lent {
+    /// So many bytes from an address on.
+    HostPtr(u64, u64),
     HostFd(OwnedFd),
-    /// Device memory by address: `cudaMalloc` memory or one VMM allocation.
-    CudaPtr(u64),
-    /// A VMM allocation that the engine exported as a POSIX descriptor.
+    /// As above.
+    CudaPtr(u64, u64),
     CudaFd(OwnedFd),
+}
+
+impl Import {
+    /// Host memory by address; only ranks of the same process can use it.
+    ///
+    /// # Safety
+    /// From `address` on there are `bytes` bytes of memory, which can be read and written, belong to nobody else and stay where they are
+    /// until every heap that is made of them is gone, in each rank that opened it.
+    #[must_use]
+    pub const unsafe fn host_ptr(address: u64, bytes: u64) -> Self {
+        Self(Lent::HostPtr(address, bytes))
+    }
+
+    /// A memfd sealed against shrinking and growing.
+    #[must_use]
+    pub const fn host_fd(fd: OwnedFd) -> Self {
+        Self(Lent::HostFd(fd))
+    }
+
+    /// Device memory by address: `cudaMalloc` memory or one VMM allocation.
+    ///
+    /// # Safety
+    /// As for [`Self::host_ptr`], with memory of a device.
+    #[must_use]
+    pub const unsafe fn cuda_ptr(address: u64, bytes: u64) -> Self {
+        Self(Lent::CudaPtr(address, bytes))
+    }
+
+    /// A VMM allocation that the engine exported as a POSIX descriptor.
+    #[must_use]
+    pub const fn cuda_fd(fd: OwnedFd) -> Self {
+        Self(Lent::CudaFd(fd))
+    }
+
+    /// Where its bytes are.
+    #[must_use]
+    pub const fn kind(&self) -> HeapKind {
+        match self.0 {
+            Lent::HostPtr(..) | Lent::HostFd(_) => HeapKind::Host,
+            Lent::CudaPtr(..) | Lent::CudaFd(_) => HeapKind::Cuda,
+        }
+    }
+}
+
+/// Refuses a heap that would reach further than the memory that is lent for it.
+fn check_room(lent: u64, bytes: u64) -> Result<()> {
+    if bytes > lent {
+        crate::bail!(NMC_ERR_INVALID_ARG, "a heap of {bytes} bytes does not fit {lent} bytes that are lent");
+    }
+    Ok(())
 }
 
 /// How another process opens the heap.
@@ -171,8 +222,8 @@ impl Heap {
     }
 
     fn wrap(import: Import, bytes: u64, device: Option<&Arc<Device>>) -> Result<Self> {
-        match import {
-            Import::HostFd(fd) => {
+        match import.0 {
+            Lent::HostFd(fd) => {
                 let slab = Slab::open(fd, bytes, true).map_err(|e| {
                     let refused = [NMC_ERR_PROTOCOL, NMC_ERR_PERMISSION].contains(&e.status);
                     let status = if refused { NMC_ERR_INVALID_ARG } else { e.status };
@@ -182,25 +233,30 @@ impl Heap {
                 })?;
                 Self::from_slab(slab, bytes, device)
             }
-            Import::HostPtr(address) => {
-                let registration =
-                    device.map(|d| HostRegistration::new(d, address as *mut u8, bytes, false)).transpose()?;
+            Lent::HostPtr(address, lent) => {
+                check_room(lent, bytes)?;
+                // SAFETY: as many bytes were lent, and they stay as long as the heap (`Import::host_ptr`), which drops this first.
+                let register = |d| unsafe { HostRegistration::new(d, address as *mut u8, bytes, false) };
+                let registration = device.map(register).transpose()?;
                 let mut heap = Self::by_address(Route::Address, address, bytes)?;
                 heap.desc.device_address = registration.as_ref().map_or(0, HostRegistration::device_ptr);
                 heap.registration = registration;
                 Ok(heap)
             }
-            Import::CudaFd(fd) => {
+            Lent::CudaFd(fd) => {
                 // The engine's allocation is whole pages of the device, at least as many as the heap needs.
                 let heap = VmmHeap::import(need_device(device)?, fd.as_fd(), bytes.next_multiple_of(2 << 20))?;
                 Self::with_vmm(heap, fd, bytes)
             }
-            Import::CudaPtr(address) => {
+            Lent::CudaPtr(address, lent) => {
+                check_room(lent, bytes)?;
                 let device = need_device(device)?;
                 if cuda::pointer_kind(device, address)? == cuda::PointerKind::DeviceVmm {
-                    return Self::from_vmm(VmmHeap::import_caller(device, address, bytes)?, bytes);
+                    // SAFETY: as many bytes were lent, and they stay as long as the heap (`Import::cuda_ptr`).
+                    return Self::from_vmm(unsafe { VmmHeap::import_caller(device, address, bytes) }?, bytes);
                 }
-                let IpcExport { handle, offset, .. } = cuda::ipc_export(device, address, bytes)?;
+                // SAFETY: as above; they were lent to all ranks.
+                let IpcExport { handle, offset, .. } = unsafe { cuda::ipc_export(device, address, bytes) }?;
                 let mut heap = Self::by_address(Route::Ipc, address, bytes)?;
                 heap.desc.device_address = address;
                 heap.desc.offset = offset;
@@ -259,8 +315,7 @@ impl Heap {
     }
 
     fn from_slab(slab: Slab, bytes: u64, device: Option<&Arc<Device>>) -> Result<Self> {
-        let registration =
-            device.map(|d| HostRegistration::new(d, slab.base(), slab.bytes() as u64, false)).transpose()?;
+        let registration = device.map(|d| slab.register(d, false)).transpose()?;
         let base = slab.base() as u64;
         let mut desc = Self::describe(Route::HostFd, base, bytes)?;
         desc.allocation_bytes = slab.bytes() as u64;
@@ -352,8 +407,8 @@ mod tests {
     fn a_descriptor_that_cannot_be_lent_is_the_callers_mistake() {
         let slab = Slab::create(c"lent", 8192, false, &Deadline::after(std::time::Duration::from_secs(60))).unwrap();
         let good = || slab.as_fd().try_clone_to_owned().unwrap();
-        assert!(Heap::lend(Import::HostFd(good()), 8192, None).is_ok(), "control");
-        let status = |fd: OwnedFd, bytes| Heap::lend(Import::HostFd(fd), bytes, None).err().map(|error| error.status);
+        assert!(Heap::lend(Import::host_fd(good()), 8192, None).is_ok(), "control");
+        let status = |fd: OwnedFd, bytes| Heap::lend(Import::host_fd(fd), bytes, None).err().map(|error| error.status);
         assert_eq!(status(good(), 1 << 20), Some(NMC_ERR_INVALID_ARG), "too short");
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(status(file.into(), 4096), Some(NMC_ERR_INVALID_ARG), "no memfd");

@@ -6,11 +6,13 @@ use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::NMC_ERR_TIMEOUT;
+use crate::cuda::{Device, HostRegistration};
 use crate::layout::region::Region;
 use parking_lot::Mutex;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 const HUGE_BYTES: u64 = 2 << 20;
@@ -132,6 +134,13 @@ impl Slab {
             return Err(Error::last_os("fcntl(F_ADD_SEALS)"));
         }
         Self::map(fd, bytes, true, extra != 0)
+    }
+
+    /// Lets a device reach the slab, as long as the registration is there. Drop that before the slab.
+    pub fn register(&self, device: &Arc<Device>, read_only: bool) -> Result<HostRegistration> {
+        // SAFETY: a mapping of our own. If the slab went first the device would reach its old pages, which stay a slab's until then, and
+        // no other memory.
+        unsafe { HostRegistration::new(device, self.base(), self.bytes as u64, read_only) }
     }
 
     /// Maps a slab that another process made. Its size and seals are checked before anything is touched.

@@ -1,7 +1,7 @@
 //! Moving bytes between a value, which lies in runs of pages, and the program's memory, which may be one buffer, a list
 //! of slices, or rows with a stride. Both sides are walked once, in order. The only place where the store touches bytes of
-//! values: an address in a heap is one that a checked header led to, of an object that is pinned or planned, and whoever
-//! makes [`Pieces`] vouches for theirs.
+//! values: an address in a heap is one that a checked header led to, of an object that is pinned or planned, and for those of
+//! [`Pieces`] whoever made their [`Slice`]s or [`Rows`] vouches.
 #![allow(unsafe_code, reason = "copies and checksums by address")]
 
 use super::Store;
@@ -9,44 +9,122 @@ use super::client::Client;
 use super::read::{Pin, Sums, shaped};
 use super::sys;
 use crate::base::error::{Error, Result};
+use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG};
 use crate::cuda::{self, Copier, Device, Ordinary, Reach};
-use crate::layout::store::{ObjectHeader, Params, Shape, View};
-use crate::mem::HeapKind;
+use crate::layout::store::{ObjectHeader, Params, Seal, Shape, View};
+use crate::mem::{Heap, HeapKind};
+use crate::world::MappedHeap;
+use std::marker::PhantomData;
 
-/// A slice of the program's memory: address and bytes.
+/// A slice of the program's memory: address and bytes, for which whoever made it vouches: see [`Slice::new`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// First byte.
-    pub address: u64,
-    /// Bytes.
-    pub bytes: u64,
+    address: u64,
+    bytes: u64,
 }
 
-/// The program's side of a copy. Whoever makes one vouches that all of it is memory of this process, or of its device, that
-/// stays there until the call returns, and that nobody else writes to; nor reads, if the call writes to it. The C contract
-/// hands that on to the program.
-///
-/// To make one is safe on purpose: arrays of the C caller are seen as [`Slice`]s as they are, and the pieces of all calls come from
-/// there, from a region of the KV cache, or from buffers of the library whose owners wait for the call. Inside this file every access
-/// names this promise.
+/// Rows of the program's memory that are as far from each other; see [`Rows::new`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    address: u64,
+    rows: u64,
+    row_bytes: u64,
+    stride: u64,
+}
+
+/// The program's side of a copy. Whoever made the slices or rows vouches for them, so calls that are given pieces are safe: what they
+/// touch is memory of which somebody said, in an `unsafe` block, that it is there. The C contract hands that on to the program. Inside
+/// this file every access names this promise.
 #[derive(Debug, Clone, Copy)]
 pub enum Pieces<'a> {
     /// One after the other.
     Slices(&'a [Slice]),
-    /// `rows` rows of `row_bytes`, `stride` apart.
-    Rows {
-        /// First byte of the first row.
-        address: u64,
-        /// Number of rows.
-        rows: u64,
-        /// Bytes of a row.
-        row_bytes: u64,
-        /// Bytes from the beginning of a row to that of the next.
-        stride: u64,
-    },
+    /// One after the other.
+    Rows(Rows),
+}
+
+impl Slice {
+    /// No memory.
+    pub const NONE: Self = Self { address: 0, bytes: 0 };
+
+    /// Where its length is: C has the same two words, the address first.
+    pub(crate) const BYTES_AT: usize = std::mem::offset_of!(Self, bytes);
+
+    /// `bytes` bytes from `address` on.
+    ///
+    /// # Safety
+    /// They are memory of this process, or of a device where the call takes that, until every call has ended that is given the slice, a
+    /// part or a copy of it; for what is enqueued or submitted, until that has ended. Meanwhile nobody else writes what such a call
+    /// reads, nor uses what it writes, which can be written to. Of what [`Pieces::check`] refuses nothing is promised: then it is
+    /// given to that, or to calls that begin with it, alone.
+    #[must_use]
+    #[inline(always)]
+    pub const unsafe fn new(address: u64, bytes: u64) -> Self {
+        Self { address, bytes }
+    }
+
+    /// First byte.
+    #[must_use]
+    #[inline(always)]
+    pub const fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Bytes.
+    #[must_use]
+    #[inline(always)]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Its first bytes; all of it if there are fewer.
+    #[must_use]
+    #[inline(always)]
+    pub fn first(self, bytes: u64) -> Self {
+        Self { address: self.address, bytes: self.bytes.min(bytes) }
+    }
+
+    /// What is behind its first bytes.
+    #[must_use]
+    #[inline(always)]
+    pub fn behind(self, bytes: u64) -> Self {
+        let passed = self.bytes.min(bytes);
+        Self { address: self.address + passed, bytes: self.bytes - passed }
+    }
+
+    /// Of a buffer of a test, which keeps it as long as it uses the slice.
+    #[cfg(test)]
+    pub(crate) fn of_test(bytes: &[u8]) -> Self {
+        Self { address: bytes.as_ptr().expose_provenance() as u64, bytes: bytes.len() as u64 }
+    }
+
+    /// The same, to be written to.
+    #[cfg(test)]
+    pub(crate) fn of_test_mut(bytes: &mut [u8]) -> Self {
+        Self { address: bytes.as_mut_ptr().expose_provenance() as u64, bytes: bytes.len() as u64 }
+    }
+}
+
+impl Rows {
+    /// `rows` rows of `row_bytes`, the first at `address`; from the beginning of one to that of the next there are `stride` bytes.
+    ///
+    /// # Safety
+    /// Each row is as [`Slice::new`] wants it.
+    #[must_use]
+    pub const unsafe fn new(address: u64, rows: u64, row_bytes: u64, stride: u64) -> Self {
+        Self { address, rows, row_bytes, stride }
+    }
+
+    /// Of a buffer of a test, from the beginning on; the test keeps it as long as it uses the rows.
+    #[cfg(test)]
+    pub(crate) fn of_test_mut(bytes: &mut [u8], rows: usize, row_bytes: usize, stride: usize) -> Self {
+        assert!(rows == 0 || (rows - 1) * stride + row_bytes <= bytes.len());
+        let address = bytes.as_mut_ptr().expose_provenance() as u64;
+        Self { address, rows: rows as u64, row_bytes: row_bytes as u64, stride: stride as u64 }
+    }
 }
 
 impl Pieces<'_> {
@@ -54,7 +132,7 @@ impl Pieces<'_> {
     pub fn bytes(&self) -> Result<u64> {
         let sum = match self {
             Pieces::Slices(slices) => slices.iter().try_fold(0u64, |sum, slice| sum.checked_add(slice.bytes)),
-            Pieces::Rows { rows, row_bytes, .. } => rows.checked_mul(*row_bytes),
+            Pieces::Rows(Rows { rows, row_bytes, .. }) => rows.checked_mul(*row_bytes),
         };
         match sum {
             Some(bytes) if bytes <= i64::MAX as u64 => Ok(bytes),
@@ -67,7 +145,7 @@ impl Pieces<'_> {
     pub fn check(&self) -> Result<()> {
         let good = match self {
             Pieces::Slices(slices) => slices.iter().all(Slice::is_memory),
-            Pieces::Rows { address, rows, row_bytes, stride } => {
+            Pieces::Rows(Rows { address, rows, row_bytes, stride }) => {
                 let span = rows.saturating_sub(1).checked_mul(*stride).and_then(|span| span.checked_add(*row_bytes));
                 *rows == 0 || (*rows == 1 || stride >= row_bytes) && is_memory(*address, *row_bytes > 0, span)
             }
@@ -80,20 +158,20 @@ impl Pieces<'_> {
         let text = match self {
             Pieces::Slices(slices) => {
                 let bad = slices.iter().position(|slice| !slice.is_memory()).unwrap_or(0);
-                let Slice { address, bytes } = slices.get(bad).copied().unwrap_or(Slice { address: 0, bytes: 0 });
+                let Slice { address, bytes } = slices.get(bad).copied().unwrap_or(Slice::NONE);
                 let which = if slices.len() == 1 { String::new() } else { format!(" of slice {bad}") };
                 match address {
                     0 => format!("the address{which} is NULL, but {bytes} bytes are to be there"),
                     _ => format!("the {bytes} bytes{which} from {address:#x} on do not end within the address space"),
                 }
             }
-            Pieces::Rows { rows, row_bytes, stride, .. } if *rows > 1 && stride < row_bytes => {
+            Pieces::Rows(Rows { rows, row_bytes, stride, .. }) if *rows > 1 && stride < row_bytes => {
                 format!("stride {stride} is less than row_bytes {row_bytes}")
             }
-            Pieces::Rows { address: 0, rows, row_bytes, stride } if rows.checked_mul(*stride).is_some() => {
+            Pieces::Rows(Rows { address: 0, rows, row_bytes, stride }) if rows.checked_mul(*stride).is_some() => {
                 format!("the address is NULL, but {rows} rows of {row_bytes} bytes are to be there")
             }
-            Pieces::Rows { address, rows, row_bytes, stride } => format!(
+            Pieces::Rows(Rows { address, rows, row_bytes, stride }) => format!(
                 "{rows} rows of {row_bytes} bytes with stride {stride} from {address:#x} on do not end within the address \
                  space"
             ),
@@ -126,12 +204,19 @@ impl Pieces<'_> {
         Ok(fits)
     }
 
+    /// The same as a list.
+    pub(super) fn slices(&self) -> Result<Vec<Slice>> {
+        let mut slices = Vec::new();
+        self.each(|address, bytes| memory::push(&mut slices, Slice { address, bytes }))?;
+        Ok(slices)
+    }
+
     pub(super) fn each(&self, mut one: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
         match *self {
             Pieces::Slices(slices) => slices.iter().try_for_each(|slice| one(slice.address, slice.bytes)),
             // There may be any number of them.
-            Pieces::Rows { row_bytes: 0, .. } => Ok(()),
-            Pieces::Rows { address, rows, row_bytes, stride } => {
+            Pieces::Rows(Rows { row_bytes: 0, .. }) => Ok(()),
+            Pieces::Rows(Rows { address, rows, row_bytes, stride }) => {
                 (0..rows).try_for_each(|row| one(address + row * stride, row_bytes))
             }
         }
@@ -153,14 +238,15 @@ impl<'a> Walk<'a> {
         Self { pieces, piece: 0, within: 0 }
     }
 
-    /// The next bytes that lie together, at most so many of them: where, and how many; `None` behind the last piece.
-    pub fn step(&mut self, most: u64) -> Option<(u64, u64)> {
+    /// The next bytes that lie together, at most so many of them; `None` behind the last piece.
+    #[inline]
+    pub fn step(&mut self, most: u64) -> Option<Slice> {
         loop {
             let (address, bytes) = match self.pieces {
                 Pieces::Slices(slices) => {
                     usize::try_from(self.piece).ok().and_then(|n| slices.get(n)).map(|s| (s.address, s.bytes))
                 }
-                Pieces::Rows { address, rows, row_bytes, stride } => {
+                Pieces::Rows(Rows { address, rows, row_bytes, stride }) => {
                     (self.piece < rows && row_bytes > 0).then(|| (address + self.piece * stride, row_bytes))
                 }
             }?;
@@ -168,7 +254,7 @@ impl<'a> Walk<'a> {
                 let step = most.min(bytes - self.within);
                 let at = address + self.within;
                 self.within += step;
-                return Some((at, step));
+                return Some(Slice { address: at, bytes: step });
             }
             (self.piece, self.within) = (self.piece + 1, 0);
         }
@@ -177,20 +263,20 @@ impl<'a> Walk<'a> {
     /// Passes so many bytes by.
     pub fn skip(&mut self, mut bytes: u64) {
         while bytes > 0
-            && let Some((_, step)) = self.step(bytes)
+            && let Some(step) = self.step(bytes)
         {
-            bytes -= step;
+            bytes -= step.bytes;
         }
     }
 
     /// Copies bytes to where they belong next. For memory that the CPU reaches.
     pub fn fill(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty()
-            && let Some((address, step)) = self.step(bytes.len() as u64)
+            && let Some(step) = self.step(bytes.len() as u64)
         {
-            let (now, later) = bytes.split_at(usize::try_from(step).unwrap_or(usize::MAX).min(bytes.len()));
+            let (now, later) = bytes.split_at(usize::try_from(step.bytes).unwrap_or(usize::MAX).min(bytes.len()));
             // SAFETY: within a piece, which is ours to write to during the call: see `Pieces`.
-            unsafe { sys::copy(now.as_ptr() as u64, address, now.len() as u64) };
+            unsafe { sys::copy(now.as_ptr() as u64, step.address, now.len() as u64) };
             bytes = later;
         }
     }
@@ -208,6 +294,31 @@ impl Slice {
     #[inline(always)]
     fn is_memory(&self) -> bool {
         self.bytes == 0 || is_memory(self.address, true, Some(self.bytes))
+    }
+}
+
+/// Where a heap with pages of the store begins in this process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Base<'h> {
+    first: u64,
+    heap: PhantomData<&'h Heap>,
+}
+
+impl<'h> Base<'h> {
+    /// Of the heap of a rank of this client, which stays mapped as long as the client is there. That it has the size that the store was made
+    /// for the client has made sure of.
+    #[inline(always)]
+    fn mapped(heap: &'h MappedHeap) -> Self {
+        Self { first: heap.base(), heap: PhantomData }
+    }
+
+    /// Of a heap that others have opened, if all pages of the store lie in it.
+    pub(super) fn of(heap: &'h Heap, params: &Params) -> Result<Self> {
+        let end = params.heap_offset.saturating_add(params.heap_bytes);
+        if end > heap.bytes() {
+            crate::bail!(NMC_ERR_CORRUPT, "pages of the store end at {end}, but its heap has {} bytes", heap.bytes());
+        }
+        Ok(Self { first: heap.base(), heap: PhantomData })
     }
 }
 
@@ -241,34 +352,44 @@ impl<'v> Cursor<'v> {
     /// At byte `offset` of an object that is pinned or planned and has this shape.
     #[inline(always)]
     pub fn new(
-        store: &Store,
+        store: &'v Store,
         view: &'v View<'v>,
         header: &'v ObjectHeader,
         shape: &'v Shape,
         offset: u64,
     ) -> Result<Self> {
-        let base = store.client.heap(shape.owner_rank)?.base;
-        Self::from_base(view, header, shape, offset, base)
+        Self::of_heap(view, header, shape, offset, Base::mapped(store.client.heap(shape.owner_rank)?))
     }
 
     /// The same, with addresses for the GPU.
     pub fn on_device(
-        store: &Store,
+        store: &'v Store,
         view: &'v View<'v>,
         header: &'v ObjectHeader,
         shape: &'v Shape,
         offset: u64,
     ) -> Result<Self> {
-        let base = store.client.heap(shape.owner_rank)?.device_base;
+        let base = store.client.heap(shape.owner_rank)?.device_base();
         if base == 0 {
             crate::bail!(NMC_ERR_UNSUPPORTED, "the store's world was joined without a CUDA device (set config.device)");
         }
         Self::from_base(view, header, shape, offset, base)
     }
 
-    /// The same, for a heap that is mapped at `base`.
+    /// The same, for the heap that the value lies in.
     #[inline(always)]
-    pub(super) fn from_base(
+    fn of_heap(
+        view: &'v View<'v>,
+        header: &'v ObjectHeader,
+        shape: &'v Shape,
+        offset: u64,
+        base: Base<'v>,
+    ) -> Result<Self> {
+        Self::from_base(view, header, shape, offset, base.first)
+    }
+
+    #[inline(always)]
+    fn from_base(
         view: &'v View<'v>,
         header: &'v ObjectHeader,
         shape: &'v Shape,
@@ -403,9 +524,22 @@ impl Client {
         moved
     }
 
+    /// Copies bytes to where the cursor is, in a value that is planned.
+    pub(super) fn move_in(&self, cursor: &mut Cursor<'_>, bytes: &[u8]) -> Result<()> {
+        // SAFETY: they are borrowed until this returns, and are only read.
+        let slice = [unsafe { Slice::new(bytes.as_ptr() as u64, bytes.len() as u64) }];
+        self.move_bytes(cursor, &Pieces::Slices(&slice), bytes.len() as u64, true, || Ok(()))
+    }
+
+    /// Where the heap of a rank begins.
+    #[inline(always)]
+    pub(super) fn base(&self, rank: u32) -> Result<Base<'_>> {
+        self.heap(rank).map(Base::mapped)
+    }
+
     /// CRC32C of the first `bytes` bytes of a page of a rank's heap, of an object that is pinned or planned.
     pub(super) fn page_sum(&self, rank: u32, page: u64, seed: u32, bytes: u64) -> Result<u32> {
-        page_sum(self.params(), self.heap(rank)?.base, page, seed, bytes)
+        page_sum(self.params(), Base::mapped(self.heap(rank)?), page, seed, bytes)
     }
 
     /// Whether the CPU alone cannot do it: the heap or a piece is memory of a device.
@@ -444,6 +578,18 @@ impl Store {
         self.read_pinned(view, (pin.index, header, &shape), offset, pieces, None, Sums::Touched).map(drop)
     }
 
+    /// Copies a part of an object that is held into a buffer.
+    pub(super) fn read_pinned_to(
+        &self,
+        view: &View<'_>,
+        object: (u32, &ObjectHeader, &Shape),
+        offset: u64,
+        to: &mut [u8],
+        seal: Option<Seal>,
+    ) -> Result<()> {
+        read_to(to, |to| self.read_pinned(view, object, offset, &Pieces::Slices(to), seal, Sums::Touched)).map(drop)
+    }
+
     /// CRC32C of the bytes of a plan in host memory that nobody writes to any more.
     pub fn plan_checksum(&self, plan: &super::master::Opened) -> Result<u32> {
         if self.client.member().heap_kind() != HeapKind::Host {
@@ -455,15 +601,21 @@ impl Store {
     }
 }
 
-/// See [`Client::page_sum`]; the heap is mapped at `base`, for longer than this takes.
-pub(super) fn page_sum(params: &Params, base: u64, page: u64, seed: u32, bytes: u64) -> Result<u32> {
+/// Lets `read` read into a buffer, of which it keeps nothing.
+pub(super) fn read_to<R>(to: &mut [u8], read: impl FnOnce(&[Slice]) -> Result<R>) -> Result<R> {
+    // SAFETY: nobody else has it until this returns, and then nobody has the slice.
+    read(&[unsafe { Slice::new(to.as_mut_ptr() as u64, to.len() as u64) }])
+}
+
+/// See [`Client::page_sum`].
+pub(super) fn page_sum(params: &Params, base: Base<'_>, page: u64, seed: u32, bytes: u64) -> Result<u32> {
     let page_bytes = u64::from(params.page_bytes);
     if page >= u64::from(params.pages()) || bytes > page_bytes {
         return Err(torn());
     }
     // SAFETY: within the part of a heap that the store has, which is mapped. Nobody writes to the pages of a value that is
     // pinned or held; those of a plan are summed when they are stored.
-    Ok(unsafe { sys::checksum(seed, base + params.heap_offset + page * page_bytes, bytes) })
+    Ok(unsafe { sys::checksum(seed, base.first + params.heap_offset + page * page_bytes, bytes) })
 }
 
 /// Walks a value and the program's pieces side by side: calls `copy` with the program's address, source, destination and
@@ -492,9 +644,21 @@ pub(super) fn walk(
     })
 }
 
+/// Copies a part of an object that is held, in a heap in host memory, into a buffer.
+pub(super) fn copy_out(
+    view: &View<'_>,
+    (header, shape): (&ObjectHeader, &Shape),
+    offset: u64,
+    base: Base<'_>,
+    to: &mut [u8],
+) -> Result<()> {
+    let mut cursor = Cursor::of_heap(view, header, shape, offset, base)?;
+    read_to(to, |to| copy_by_cpu(&mut cursor, &Pieces::Slices(to), false))
+}
+
 /// Copies between a value in a heap that is mapped for longer than this takes, and pieces in host memory.
 #[inline(always)]
-pub(super) fn copy_by_cpu(cursor: &mut Cursor<'_>, pieces: &Pieces<'_>, into: bool) -> Result<()> {
+fn copy_by_cpu(cursor: &mut Cursor<'_>, pieces: &Pieces<'_>, into: bool) -> Result<()> {
     walk(cursor, pieces, into, |_, from, to, bytes| {
         // SAFETY: the cursor is in pages of a heap that is mapped, of a value that is pinned, held or ours to write; the other
         // side is of a piece, see `Pieces`.
@@ -525,6 +689,12 @@ fn spread(
 
 #[cfg(test)]
 pub(super) mod tests {
+    /// Bytes of a heap that a test knows.
+    pub fn slice_at(address: u64, bytes: u64) -> super::Slice {
+        // SAFETY: the test has the heap.
+        unsafe { super::Slice::new(address, bytes) }
+    }
+
     /// Stores bytes in a piece of a test.
     pub fn copy_to(bytes: &[u8], address: u64) {
         // SAFETY: see `Pieces`; the test made them.

@@ -310,7 +310,7 @@ fn stored_of(item: &ToWrite, spot: Spot) -> Stored {
 const VALUE: &[u8] = b"what lies on disk";
 
 fn slice(buffer: &mut [u8]) -> Slice {
-    Slice { address: buffer.as_mut_ptr() as u64, bytes: buffer.len() as u64 }
+    Slice::of_test_mut(buffer)
 }
 
 fn put(store: &Store, key: &[u8], value: &[u8]) {
@@ -963,7 +963,7 @@ fn nothing_is_read_straight_into_heaps() {
     assert_eq!((straight(), &own[..]), (vec![own.as_ptr() as u64], VALUE));
     let member = &store.client.member;
     let address = member.base(0).unwrap() + member.heap_bytes() - VALUE.len() as u64;
-    let there = [Slice { address, bytes: VALUE.len() as u64 }];
+    let there = [crate::store::copy::tests::slice_at(address, VALUE.len() as u64)];
     store.get_into(b"disk", &Pieces::Slices(&there)).unwrap();
     let mut seen = [0; VALUE.len()];
     crate::store::copy::tests::copy_from(address, &mut seen);

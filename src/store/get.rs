@@ -21,7 +21,7 @@ pub(super) fn other_size(total: u64, wanted: u64) -> Error {
 impl Store {
     /// Reads a value into `buffer` if it fits there. Gives its size in any case.
     pub fn get(&self, key: &[u8], buffer: Slice) -> Result<Look<u64>> {
-        let look = self.read_whole(key, |bytes| Ok((bytes <= buffer.bytes).then_some(Slice { bytes, ..buffer })));
+        let look = self.read_whole(key, |bytes| Ok((bytes <= buffer.bytes()).then_some(buffer.first(bytes))));
         if matches!(look, Ok(Look::Missing)) && self.peers.is_some() {
             return self.whole_from_peers(key, &Pieces::Slices(std::slice::from_ref(&buffer)));
         }

@@ -3,7 +3,7 @@
 
 use super::Store;
 use super::backing::HeldMemory;
-use super::copy::{Cursor, Pieces, Slice, copy_by_cpu};
+use super::copy::{Base, copy_out};
 use super::map::Map;
 use super::master::{ToWrite, corrupt};
 use super::read::{Pin, Sums, check_within, shaped};
@@ -31,20 +31,13 @@ fn read_held(
     if object::epoch(header.control.load(Acquire)) == item.epoch { Ok(()) } else { Err(corrupt(item.index)) }
 }
 
-fn slice_of(to: &mut [u8]) -> [Slice; 1] {
-    [Slice { address: to.as_mut_ptr() as u64, bytes: to.len() as u64 }]
-}
-
 impl HeldMemory for Store {
     fn store_id(&self) -> u64 {
         self.client.map.store_id()
     }
 
     fn read_held(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
-        let slice = slice_of(to);
-        read_held(&self.client.map, item, |view, object, seal| {
-            self.read_pinned(view, object, offset, &Pieces::Slices(&slice), seal, Sums::Touched).map(|_| ())
-        })
+        read_held(&self.client.map, item, |view, object, seal| self.read_pinned_to(view, object, offset, to, seal))
     }
 
     fn promote(&self, namespace: u32, key: &[u8], rank: u32) -> bool {
@@ -95,17 +88,16 @@ impl HeldMemory for MasterMemory {
     }
 
     fn read_held(&self, item: &ToWrite, offset: u64, to: &mut [u8]) -> Result<()> {
-        let slice = slice_of(to);
-        let bytes = slice[0].bytes;
+        let bytes = to.len() as u64;
         read_held(&self.map, item, |view, (index, header, shape), seal| {
             check_within(offset, bytes, shape.bytes_total)?;
             let heap = self.heap(shape.owner_rank)?;
-            let mut cursor = Cursor::from_base(view, header, shape, offset, heap.base())?;
-            copy_by_cpu(&mut cursor, &Pieces::Slices(&slice), false)?;
+            let base = Base::of(&heap, self.map.params())?;
+            copy_out(view, (header, shape), offset, base, to)?;
             match seal {
                 Some(seal) => {
                     let part = offset..offset + bytes;
-                    check_sums(view, (index, header, shape), heap.base(), part, seal, Sums::Touched)
+                    check_sums(view, (index, header, shape), base, part, seal, Sums::Touched)
                 }
                 None => Ok(()),
             }

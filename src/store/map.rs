@@ -88,11 +88,9 @@ impl Map {
     /// Makes the slabs known to the GPU, once for all clients of this process.
     pub fn register(&self, device: &Arc<Device>) -> Result<()> {
         let made = self.registered.get_or_try_init(|| -> Result<Registered> {
-            let slab =
-                |slab: &Slab, read_only| HostRegistration::new(device, slab.base(), slab.bytes() as u64, read_only);
             // Without the control slab a wait on a stream cannot see that an object died; its deadline ends it.
-            let control = slab(self.control(), true).ok();
-            Ok(Registered { words: slab(self.words(), false)?, control })
+            let control = self.control().register(device, true).ok();
+            Ok(Registered { words: self.words().register(device, false)?, control })
         });
         made.map(|_| ())
     }

@@ -162,14 +162,14 @@ impl Store {
     /// First byte of a rank's heap in this process.
     #[inline(always)]
     pub fn base(&self, rank: u32) -> Result<u64> {
-        Ok(self.client.heap(rank)?.base)
+        Ok(self.client.heap(rank)?.base())
     }
 
     /// The same as the GPU sees it; 0 without a device.
     #[inline(always)]
     #[must_use]
     pub fn device_base(&self, rank: u32) -> u64 {
-        self.client.heap(rank).map_or(0, |heap| heap.device_base)
+        self.client.heap(rank).map_or(0, |heap| heap.device_base())
     }
 
     /// Address of an object's header in this process; read-only.

@@ -3,7 +3,7 @@
 //! stored here: whoever reads it may keep a copy.
 
 use super::Store;
-use super::copy::{Pieces, Slice};
+use super::copy::{Pieces, Slice, read_to};
 use super::get::other_size;
 use super::master::{check_key, show};
 use super::read::{LOOKS, Look, Presence, check_within};
@@ -117,7 +117,7 @@ impl Store {
     fn whole_far(&self, far: &Far<'_>, key: &[u8], pieces: &Pieces<'_>) -> Result<Look<u64>> {
         pieces.check()?;
         if self.client.is_host(pieces)? {
-            let found = self.read_one_far(far, key, &slices_of(pieces)?)?;
+            let found = self.read_one_far(far, key, &pieces.slices()?)?;
             return Ok(found.map_or(Look::Missing, Look::Ready));
         }
         let room = pieces.bytes()?;
@@ -182,8 +182,7 @@ impl Store {
             let Some((offset, bytes)) = part(total)? else { return Ok(Look::Ready(total)) };
             let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
             let mut value = memory::zeroed::<u8>(size(total))?;
-            let to = [Slice { address: value.as_mut_ptr() as u64, bytes: total }];
-            match self.read_one_far(far, key, &to)? {
+            match read_to(&mut value, |to| self.read_one_far(far, key, to))? {
                 None => return Ok(Look::Missing),
                 Some(found) if found == total => {
                     let end = offset.saturating_add(bytes);
@@ -209,7 +208,7 @@ impl Store {
             let all = memory::try_collect(which.iter().map(|number| {
                 let (key, pieces) = item(*number)?;
                 let host = self.client.is_host(&pieces)?;
-                Ok((*number, key, pieces, if host { Some(slices_of(&pieces)?) } else { None }))
+                Ok((*number, key, pieces, if host { Some(pieces.slices()?) } else { None }))
             }));
             Ok::<_, Error>((all?, self.far()?))
         };
@@ -332,11 +331,4 @@ impl Store {
             }
         }
     }
-}
-
-/// Pieces as a list.
-fn slices_of(pieces: &Pieces<'_>) -> Result<Vec<Slice>> {
-    let mut slices = Vec::new();
-    pieces.each(|address, bytes| memory::push(&mut slices, Slice { address, bytes }))?;
-    Ok(slices)
 }

@@ -3,7 +3,7 @@
 
 use super::Store;
 use super::backing::{DiskEntry, DiskInfo, DiskRead, ReadFrom, Target};
-use super::copy::{Cursor, Pieces, Slice};
+use super::copy::Cursor;
 use super::disk::DiskAccess;
 use super::evict::Retain;
 use super::master::{Keep, OpenRequest, Opened, check_key, namespace_word, not_found};
@@ -228,8 +228,7 @@ impl Store {
                 let view = self.client.view();
                 let planned = self.planned(view, &come.plan)?;
                 let mut cursor = Cursor::new(self, view, planned.header, &planned.shape, at)?;
-                let slice = [Slice { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }];
-                self.client.move_bytes(&mut cursor, &Pieces::Slices(&slice), bytes.len() as u64, true, || Ok(()))
+                self.client.move_in(&mut cursor, bytes)
             }
         }))?;
         let reads = coming.iter().zip(&mut takers).map(|(come, taker)| DiskRead {

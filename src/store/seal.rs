@@ -2,7 +2,7 @@
 //! stray store makes an object unreadable; it does not make it another one.
 
 use super::Store;
-use super::copy::page_sum;
+use super::copy::{Base, page_sum};
 use super::map::Map;
 use super::master::corrupt;
 use super::read::{Look, Pin, Sums, shaped};
@@ -138,7 +138,7 @@ impl Store {
         seal: Seal,
         sums: Sums,
     ) -> Result<()> {
-        let base = self.client.heap(shape.owner_rank)?.base;
+        let base = self.client.base(shape.owner_rank)?;
         check_sums(view, (index, header, shape), base, part, seal, sums)
     }
 }
@@ -162,11 +162,11 @@ pub(super) fn seal_of(
     check_seal(view, pin.index, shape, seal).map(Some)
 }
 
-/// Compares the checksums of pages of a heap that is mapped at `base`.
+/// Compares the checksums of pages of a heap.
 pub(super) fn check_sums(
     view: &View<'_>,
     (index, header, shape): (u32, &ObjectHeader, &Shape),
-    base: u64,
+    base: Base<'_>,
     part: Range<u64>,
     seal: Seal,
     sums: Sums,

@@ -170,7 +170,7 @@ impl Bed {
                 Ok(_) => {}
             }
             let mut part = [0u8; 100];
-            let slices = [Slice { address: part.as_mut_ptr() as u64, bytes: 100 }];
+            let slices = [Slice::of_test_mut(&mut part)];
             let fits = |total: u64| Ok(total >= 200);
             if let Ok(Look::Ready(total)) = store.read(key, 100, &Pieces::Slices(&slices), fits)
                 && total >= 200
@@ -218,7 +218,7 @@ fn options(rank: u32) -> PutOptions<'static> {
 
 /// Stores a value that lies in one piece.
 pub(crate) fn put(store: &Store, key: &[u8], value: &[u8], options: &PutOptions) -> Result<()> {
-    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
+    let slices = [Slice::of_test(value)];
     store.put(key, &Pieces::Slices(&slices), options)
 }
 
@@ -227,7 +227,7 @@ fn get(store: &Store, key: &[u8]) -> Result<Look<Vec<u8>>> {
     let look = store.read_whole(key, |bytes| {
         assert!(bytes <= PAGES * PAGE as u64, "a value of {bytes} bytes");
         value.resize(usize::try_from(bytes).unwrap(), 0);
-        Ok(Some(Slice { address: value.as_mut_ptr() as u64, bytes }))
+        Ok(Some(Slice::of_test_mut(&mut value)))
     })?;
     Ok(match look {
         Look::Ready(_) => Look::Ready(value),

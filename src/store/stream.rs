@@ -1,5 +1,6 @@
 //! The store on CUDA streams: copies, publications and unpins that happen when the stream gets there, and what graphs and
 //! kernels need to do these themselves. Everything here only enqueues.
+#![allow(unsafe_code, reason = "streams store to words of the store, and copy, by address")]
 
 use super::Store;
 use super::copy::{Cursor, Pieces, walk};
@@ -58,10 +59,18 @@ impl Store {
         Ok(self.words_base()? + self.client.map.layout().slot_offset(self.client.number, slot) as u64)
     }
 
+    /// Stores in a word of the slabs, by its address for the device.
+    fn write_word(&self, stream: *mut c_void, address: u64, value: u64) -> Result<()> {
+        let device = self.device()?;
+        // SAFETY: a pin slot or a publish word of the slabs, which are registered as long as the client is there. That the stream is one, and
+        // gets there before the store is destroyed, says the C contract.
+        unsafe { cuda::stream_write_value64(device, stream, address, value) }
+    }
+
     /// Publishes a plan when the stream gets there.
     pub fn commit_async(&self, plan: &Opened, stream: *mut c_void) -> Result<()> {
         self.check_plan_for_stream(plan)?;
-        cuda::stream_write_value64(self.device()?, stream, self.publish_word(plan.index).1, plan.epoch)?;
+        self.write_word(stream, self.publish_word(plan.index).1, plan.epoch)?;
         let plans = &self.client.plans;
         if plans.len() >= SWEEP_AT {
             let view = self.client.view();
@@ -130,28 +139,36 @@ impl Store {
         let mut stretches: Vec<Stretch> = memory::with_capacity(STRETCHES)?;
         walk(&mut cursor, pieces, into, |_, src, dst, bytes| {
             if bytes >= LARGE && !by_kernel {
-                return cuda::copy_on_stream(device, stream, src, dst, bytes);
+                // SAFETY: one is of a piece, see `Slice::new`; the other of an object that is pinned or planned until the stream is through,
+                // which the C contract says, as it does that the stream is one.
+                return unsafe { cuda::copy_on_stream(device, stream, src, dst, bytes) };
             }
             stretches.push(Stretch { dst, src, bytes });
             if stretches.len() == STRETCHES {
-                kernels.store_copy(stream, &stretches, true)?;
+                // SAFETY: as above.
+                unsafe { kernels.store_copy(stream, &stretches, true) }?;
                 stretches.clear();
             }
             Ok(())
         })?;
-        if stretches.is_empty() { Ok(()) } else { kernels.store_copy(stream, &stretches, true) }
+        // SAFETY: as above.
+        if stretches.is_empty() { Ok(()) } else { unsafe { kernels.store_copy(stream, &stretches, true) } }
     }
 
     /// Ends a pin when the stream gets there. The view is the stream's from now on.
     pub fn unpin_async(&self, pin: Pin, stream: *mut c_void) -> Result<()> {
         self.check_view(pin)?;
-        cuda::stream_write_value64(self.device()?, stream, self.slot_address(pin.slot)?, 0)?;
+        self.write_word(stream, self.slot_address(pin.slot)?, 0)?;
         self.client.slots.give_to_stream(pin.slot);
         Ok(())
     }
 
     /// Makes a stream wait until an object that is being written, or is there, can be read.
-    pub fn wait_ready_async(&self, key: &[u8], timeout_ns: u64, out: u64, stream: *mut c_void) -> Result<()> {
+    ///
+    /// # Safety
+    /// `stream` is one of the device's, or NULL. `out` is 0 or the address of a word of 32 bits, which can be written to and stays the
+    /// stream's until the wait or its last replay has run.
+    pub unsafe fn wait_ready_async(&self, key: &[u8], timeout_ns: u64, out: u64, stream: *mut c_void) -> Result<()> {
         let device = self.device()?;
         let view = self.client.view();
         let (index, epoch) = match self.look(view, key)? {
@@ -164,11 +181,17 @@ impl Store {
         }
         let header = self.client.map.layout().header_offset(index) as u64;
         let control = self.client.map.device_control().map_or(0, |base| base + header);
-        device.kernels()?.store_wait(stream, self.publish_word(index).1, control, epoch, timeout_ns, out)
+        let (kernels, published) = (device.kernels()?, self.publish_word(index).1);
+        // SAFETY: words of the slabs, which are registered as long as the client is there; the caller vouches for the rest.
+        unsafe { kernels.store_wait(stream, published, control, epoch, timeout_ns, out) }
     }
 
     /// Publishes what `n` descriptors in memory that the GPU can reach say when the stream gets there.
-    pub fn publish_captured(&self, descriptors: u64, n: u32, stream: *mut c_void) -> Result<()> {
+    ///
+    /// # Safety
+    /// `stream` is one of the device's, or NULL. From `descriptors` on there are so many, each as [`Store::publish_descriptor`] gave it or
+    /// with epoch 0, until the launch or its last replay has run; and then the store is still there.
+    pub unsafe fn publish_captured(&self, descriptors: u64, n: u32, stream: *mut c_void) -> Result<()> {
         let device = self.device()?;
         if descriptors == 0 || !descriptors.is_multiple_of(8) || n == 0 {
             crate::bail!(NMC_ERR_INVALID_ARG, "{n} descriptors at {descriptors:#x} cannot be published");
@@ -176,7 +199,9 @@ impl Store {
         if cuda::reach(device, descriptors)? == Reach::Cpu {
             crate::bail!(NMC_ERR_INVALID_ARG, "the descriptors are in host memory that the GPU cannot reach");
         }
-        device.kernels()?.store_publish(stream, descriptors, n)
+        let kernels = device.kernels()?;
+        // SAFETY: by contract.
+        unsafe { kernels.store_publish(stream, descriptors, n) }
     }
 
     // ---- slots of kernels and graphs -------------------------------------------------------------------------------
@@ -228,7 +253,7 @@ impl Store {
     /// Empties a reserved slot when the stream gets there; captured, each time.
     pub fn unpin_slot_async(&self, slot: u32, stream: *mut c_void) -> Result<()> {
         self.check_slot(slot)?;
-        cuda::stream_write_value64(self.device()?, stream, self.slot_address(slot)?, 0)
+        self.write_word(stream, self.slot_address(slot)?, 0)
     }
 
     /// What a kernel needs to pin an object itself, with a reserved slot.
@@ -264,7 +289,7 @@ impl Store {
             control: control + self.client.map.layout().header_offset(place.index) as u64,
             published: self.publish_word(place.index).1,
             epoch: place.epoch,
-            payload: self.client.heap(place.owner_rank)?.device_base + place.offset,
+            payload: self.client.heap(place.owner_rank)?.device_base() + place.offset,
             bytes: place.bytes_total,
         }))
     }

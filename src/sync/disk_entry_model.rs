@@ -2,7 +2,7 @@
 //! is a broken variant that the model must catch.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a model reports by failing")]
 
-use super::disk_entry::{self, ENDED, LIVE, Words, first};
+use super::disk_entry::{self, ENDED, LIVE, Move, Words, first};
 use super::object_model::{Count, complaint, explore, spawn};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};

@@ -22,6 +22,7 @@ pub mod recovery;
 mod sequences_tests;
 mod stages;
 mod staging;
+mod sys;
 #[cfg(test)]
 mod tests;
 
@@ -38,7 +39,6 @@ use crate::base::status::{
 };
 use crate::store::Store;
 use crate::store::backing::DiskEntry;
-use crate::store::copy::{Pieces, Slice};
 use crate::store::read::Look;
 use format::Head;
 use owner::{CALL_DONE, CALL_EVICT, CALL_LOOK, CALL_OFFLOAD, CALL_PAUSE, CALL_STATS, CALL_SYNC, Running};
@@ -217,29 +217,35 @@ impl Tier {
             return Ok(0);
         }
         let (name, lent) = self.staging.lend(&sizes, Instant::now())?;
-        if let (Ok(Some(reader)), Some(memory)) = (self.store.disk_reader(), self.staging.memory())
+        let Some(memory) = self.staging.memory() else {
+            crate::bail!(NMC_ERR_INTERNAL, "memory was lent that is not there");
+        };
+        if let Ok(Some(reader)) = self.store.disk_reader()
             && let Some(reader) = (&*reader as &dyn Any).downcast_ref::<Reader>()
         {
             reader.fix(&memory);
         }
         let mut some = false;
-        let slices = memory::collect(lent.iter().map(|lent| Slice { address: lent.address, bytes: lent.bytes }));
-        let slices: Vec<Slice> = slices.inspect_err(|_| _ = self.staging.give_back(name, Instant::now()))?;
-        let item = |at: usize| Ok((keys[found[at]], Pieces::Slices(std::slice::from_ref(&slices[at]))));
-        self.store.get_many_into(found.len(), item, |at, look| {
-            some |= matches!(look, Ok(Look::Ready(_)));
-            let look = look.map(|look| match look {
-                Look::Ready(_) => Look::Ready(lent[at]),
-                Look::Writing(index, epoch) => Look::Writing(index, epoch),
-                Look::Missing => Look::Missing,
-            });
-            // Another value has the key by now.
-            let moved = |error: Error| match error.status {
-                NMC_ERR_INVALID_ARG => Error::new(NMC_ERR_BUSY, "the value was replaced while it was read"),
-                _ => error,
-            };
-            result(found[at], look.map_err(moved));
-        });
+        let read = sys::read_to(
+            &self.store,
+            (&memory, &lent),
+            |at| keys[found[at]],
+            |at, look| {
+                some |= matches!(look, Ok(Look::Ready(_)));
+                let look = look.map(|look| match look {
+                    Look::Ready(_) => Look::Ready(lent[at]),
+                    Look::Writing(index, epoch) => Look::Writing(index, epoch),
+                    Look::Missing => Look::Missing,
+                });
+                // Another value has the key by now.
+                let moved = |error: Error| match error.status {
+                    NMC_ERR_INVALID_ARG => Error::new(NMC_ERR_BUSY, "the value was replaced while it was read"),
+                    _ => error,
+                };
+                result(found[at], look.map_err(moved));
+            },
+        );
+        read.inspect_err(|_| _ = self.staging.give_back(name, Instant::now()))?;
         if !some {
             self.staging.give_back(name, Instant::now())?;
             return Ok(0);

@@ -231,10 +231,7 @@ fn a_batch_over_many_files_takes_few_descriptors() {
     let open_files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = open_files();
     let mut buffers = vec![[0u8; 100]; keys.len()];
-    let slices: Vec<_> = buffers
-        .iter_mut()
-        .map(|buffer| [crate::store::copy::Slice { address: buffer.as_mut_ptr() as u64, bytes: 100 }])
-        .collect();
+    let slices: Vec<_> = buffers.iter_mut().map(|buffer| [crate::store::copy::Slice::of_test_mut(buffer)]).collect();
     let done = std::sync::atomic::AtomicBool::new(false);
     let most = std::thread::scope(|scope| {
         let watch = scope.spawn(|| {

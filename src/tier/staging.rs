@@ -19,10 +19,22 @@ pub const LOANS: usize = 1024;
 /// Where lent memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lent {
+    address: u64,
+    bytes: u64,
+}
+
+impl Lent {
     /// First byte.
-    pub address: u64,
+    #[must_use]
+    pub const fn address(&self) -> u64 {
+        self.address
+    }
+
     /// Bytes.
-    pub bytes: u64,
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 struct Loan {

@@ -65,7 +65,7 @@ pub(super) fn put(store: &Store, key: &str, value: &[u8]) {
 
 pub(super) fn get(store: &Store, key: &str) -> Option<Vec<u8>> {
     let mut buffer = vec![0; 2 << 20];
-    let slice = Slice { address: buffer.as_mut_ptr() as u64, bytes: buffer.len() as u64 };
+    let slice = Slice::of_test_mut(&mut buffer);
     match store.get(key.as_bytes(), slice).unwrap() {
         Look::Ready(bytes) => {
             buffer.truncate(usize::try_from(bytes).unwrap());
@@ -228,7 +228,7 @@ fn a_damaged_value_ends(config: &Config) {
     let (file, at) = file_of(config, spot);
     flip(&file, at + 50_000);
     let mut buffer = vec![0; 100_000];
-    let slice = Slice { address: buffer.as_mut_ptr() as u64, bytes: 100_000 };
+    let slice = Slice::of_test_mut(&mut buffer);
     let read = store.get(b"bad", slice);
     assert_eq!(read.unwrap_err().status, crate::base::status::NMC_ERR_CORRUPT);
     let ended = (0..2000).any(|_| {

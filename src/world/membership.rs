@@ -43,10 +43,24 @@ pub struct MappedHeap {
     pub generation: u64,
     /// Random name of the memory; 0 if an engine lent it: then it ends with its holder.
     pub id: u64,
+    base: u64,
+    device_base: u64,
+}
+
+impl MappedHeap {
     /// First byte.
-    pub base: u64,
+    #[must_use]
+    #[inline(always)]
+    pub const fn base(&self) -> u64 {
+        self.base
+    }
+
     /// The same as the GPU sees it; 0 without a device.
-    pub device_base: u64,
+    #[must_use]
+    #[inline(always)]
+    pub const fn device_base(&self) -> u64 {
+        self.device_base
+    }
 }
 
 impl World {

@@ -2,15 +2,16 @@
 //! publishes it with a system-scope release, waits for what the others publish, and compares every byte. On CUDA
 //! heaps all of it is done by kernels.
 
+mod gpu;
+
 use super::World;
 use super::sys::Words;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_PEER_LOST, NMC_ERR_TIMEOUT};
-use crate::cuda::{DeviceTable, PatternVerify, PatternWrite, Stream, VERIFY_RESULT_WORDS};
-use crate::layout::CACHE_LINE;
 use crate::layout::device::pattern_u64 as pattern;
 use crate::mem::HeapKind;
+use gpu::OnDevice;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -100,72 +101,6 @@ impl World {
         }
         Ok(())
     }
-
-    fn send_from_device(&self, run: &Run) -> Result<OnDevice> {
-        let device = self.device()?;
-        let size = self.params().world_size;
-        // Words and heaps are addressed by device rank inside kernels.
-        let own = self.peer(self.rank())?.device_rank;
-        let flags = (0..size)
-            .map(|device_rank| Ok(self.word(self.rank_of_device_rank(device_rank)?, own)?.1))
-            .collect::<Result<Vec<u64>>>()?;
-        // Every resource is made before the first kernel that waits: making them waits for the device.
-        let on_device = OnDevice {
-            stream: Stream::new(device)?,
-            flags: DeviceTable::new(device, &flags)?,
-            result: DeviceTable::new(device, &[0; VERIFY_RESULT_WORDS])?,
-            own,
-        };
-        let write = PatternWrite {
-            device_bases: self.base_tables().1,
-            n_ranks: size,
-            my_rank: own,
-            offset: 0,
-            bytes: run.bytes,
-            seed: run.seed,
-            flag_words: on_device.flags.ptr(),
-            flag_value: run.flag,
-        };
-        device.kernels()?.world_pattern_write(on_device.stream.raw(), &write)?;
-        Ok(on_device)
-    }
-
-    fn receive_on_device(&self, on: &OnDevice, run: &Run, deadline: &Deadline) -> Result<()> {
-        let device = self.device()?;
-        loop {
-            // The kernel waits in short turns, so that a cancelled or lost world is noticed between them.
-            let turn = deadline.left().min(Duration::from_millis(250));
-            let verify = PatternVerify {
-                heap_base: self.shared().own_device_base(),
-                n_ranks: self.params().world_size,
-                my_rank: on.own,
-                offset: 0,
-                bytes: run.bytes,
-                seed: run.seed,
-                flags: self.word(self.rank(), 0)?.1,
-                flag_stride_bytes: CACHE_LINE as u64,
-                expected: run.flag,
-                timeout_ns: u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX),
-                out: on.result.ptr(),
-            };
-            device.kernels()?.world_pattern_verify(on.stream.raw(), &verify)?;
-            on.stream.synchronize()?;
-            let [mismatches, first_bad, timed_out, ..] = on.result.read()?[..] else {
-                crate::bail!(NMC_ERR_INTERNAL, "the self-test's result is incomplete");
-            };
-            match (timed_out, mismatches) {
-                (0, 0) => return Ok(()),
-                (0, _) => {
-                    let source = u32::try_from(first_bad / run.bytes).unwrap_or(u32::MAX);
-                    return Err(corrupt(source, on.own, first_bad % run.bytes));
-                }
-                (source, _) => {
-                    let source = u32::try_from(source - 1).unwrap_or(u32::MAX);
-                    self.still_waiting(self.rank_of_device_rank(source)?, deadline)?;
-                }
-            }
-        }
-    }
 }
 
 /// What all ranks agree on in one self-test.
@@ -175,15 +110,6 @@ struct Run {
     /// What is published when they are written; grows from run to run, since kernels wait for "at least".
     flag: u64,
     seed: u64,
-}
-
-/// What a self-test keeps on the device.
-struct OnDevice {
-    stream: Stream,
-    flags: DeviceTable,
-    result: DeviceTable,
-    /// Own device rank.
-    own: u32,
 }
 
 fn corrupt(source: u32, target: u32, offset: u64) -> Error {

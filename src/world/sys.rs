@@ -5,9 +5,20 @@
 
 use super::World;
 use crate::base::error::{Error, Result};
+use crate::cuda;
 use crate::rpc::owned;
+use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// Stores a program word of a rank when the work before it in `stream` is done.
+pub(super) fn store_word(world: &World, (rank, index): (u32, u32), value: u64, stream: *mut c_void) -> Result<()> {
+    let (_, address) = world.word(rank, index)?;
+    let device = world.device()?;
+    // SAFETY: a word of the slab that the world has registered. That the stream is one, and gets there before the world is destroyed, says
+    // the C contract.
+    unsafe { cuda::stream_write_value64(device, stream, address, value) }
+}
 
 /// A descriptor of this very process that becomes readable when it dies.
 pub fn own_pidfd() -> Result<OwnedFd> {

@@ -11,7 +11,7 @@ use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_PEER_LOST, NMC_ERR_UNSUPPORTED};
 use crate::base::{id, log, memory};
-use crate::cuda::{self, Device, DeviceTable, HostRegistration};
+use crate::cuda::{Device, DeviceTable, HostRegistration};
 use crate::layout::world::{Farewell, Words, words_bytes};
 use crate::mem::{Heap, HeapKind, Import, Slab};
 use crate::rpc::Link;
@@ -336,8 +336,7 @@ impl World {
 
     /// Stores a word when the work before it in `stream` is done.
     pub fn write_word_async(&self, rank: u32, index: u32, value: u64, stream: *mut std::ffi::c_void) -> Result<()> {
-        let (_, address) = self.word(rank, index)?;
-        cuda::stream_write_value64(self.device()?, stream, address, value)
+        super::sys::store_word(self, (rank, index), value, stream)
     }
 
     pub(super) fn device(&self) -> Result<&Arc<Device>> {
@@ -407,8 +406,7 @@ impl Drop for World {
 }
 
 fn register_words(device: Option<&Arc<Device>>, words: &Slab) -> Result<Option<Arc<HostRegistration>>> {
-    let register = |d| HostRegistration::new(d, words.base(), words.bytes() as u64, false).map(Arc::new);
-    device.map(register).transpose()
+    device.map(|device| words.register(device, false).map(Arc::new)).transpose()
 }
 
 fn open_device(config: &Config) -> Result<Option<Arc<Device>>> {

@@ -1,6 +1,6 @@
 //! Memory that the CPU does not reach: heaps of nodes, and what programs put from and read into. Host memory counts as that here, where there is no GPU.
 
-use super::common::{Directory, a_store, eventually, get, put, slice, store_on, value};
+use super::common::{Directory, a_store, eventually, get, put, slice, slice_mut, store_on, value};
 use super::{completion, node, node_by_way, store_value};
 use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
@@ -37,7 +37,7 @@ fn is_a_node(most: u64, of: impl Fn(u32) -> Store) {
     assert_eq!(writer.segments().unwrap()[0].info.media, Media::Vram);
     let here = |key: &str, bytes: usize| {
         let mut into = vec![0u8; bytes];
-        let slice = Slice { address: into.as_mut_ptr() as u64, bytes: bytes as u64 };
+        let slice = slice_mut(&mut into);
         assert_eq!(store.get(key.as_bytes(), slice).unwrap(), Look::Ready(bytes as u64), "{key}");
         into
     };
@@ -101,7 +101,7 @@ fn memory_of_a_device_is_put_from_and_read_into_by_calls_that_nobody_waits_for()
     let wanted = values.clone();
     let keys: Vec<String> = (0..6).map(|n| format!("k{n}")).collect();
     let slices: Vec<[Slice; 2]> = values
-        .iter()
+        .iter_mut()
         .map(|value| {
             let (a, b) = value.split_at(LARGE / 3);
             [slice(a), slice(b)]
@@ -119,12 +119,12 @@ fn memory_of_a_device_is_put_from_and_read_into_by_calls_that_nobody_waits_for()
         assert!(get(&reader, key, LARGE + 10).unwrap() == *wanted, "{key}");
     }
     // Into room to spare, and one that is missing.
-    let rooms: Vec<Vec<u8>> = keys.iter().map(|_| vec![0xee; LARGE + 100]).collect();
+    let mut rooms: Vec<Vec<u8>> = keys.iter().map(|_| vec![0xee; LARGE + 100]).collect();
     let slices: Vec<[Slice; 2]> = rooms
-        .iter()
+        .iter_mut()
         .map(|room| {
-            let (a, b) = room.split_at(LARGE / 2);
-            [slice(a), slice(b)]
+            let (a, b) = room.split_at_mut(LARGE / 2);
+            [slice_mut(a), slice_mut(b)]
         })
         .collect();
     let items: Vec<Item<'_>> =
@@ -143,13 +143,13 @@ fn memory_of_a_device_is_put_from_and_read_into_by_calls_that_nobody_waits_for()
         assert!(room[size..].iter().all(|byte| *byte == 0xee), "{n}");
     }
     // Where it does not fit nothing is written; where it was cancelled, nothing or all.
-    let room = vec![0xee; LARGE - 1];
-    far.submit_get(3, &[Item::new(b"k0", &[slice(&room)])], &[0], Sum::new(None)).unwrap();
+    let mut room = vec![0xee; LARGE - 1];
+    far.submit_get(3, &[Item::new(b"k0", &[slice_mut(&mut room)])], &[0], Sum::new(None)).unwrap();
     assert_eq!(completion(&far), NMC_ERR_TOO_SMALL);
     assert!(room.iter().all(|byte| *byte == 0xee));
     for round in 0..10u64 {
-        let room = vec![0xee; LARGE];
-        far.submit_get(4, &[Item::new(b"k0", &[slice(&room)])], &[0], Sum::new(None)).unwrap();
+        let mut room = vec![0xee; LARGE];
+        far.submit_get(4, &[Item::new(b"k0", &[slice_mut(&mut room)])], &[0], Sum::new(None)).unwrap();
         far.completions(0, Duration::from_millis(round), |_| ());
         far.cancel_submitted(4).unwrap();
         let then = room.clone();
@@ -164,8 +164,8 @@ fn what_the_own_node_has_is_in_memory_of_a_device_when_its_get_was_submitted() {
     let (own, _store, _) = node_by_way(&directory, 200, Some(64 << 20));
     let wanted = value(1, 3 << 20);
     put(&own, "k", &wanted, 1).unwrap();
-    let room = vec![0xee; (3 << 20) + 5];
-    own.submit_get(1, &[Item::new(b"k", &[slice(&room)])], &[0], Sum::new(None)).unwrap();
+    let mut room = vec![0xee; (3 << 20) + 5];
+    own.submit_get(1, &[Item::new(b"k", &[slice_mut(&mut room)])], &[0], Sum::new(None)).unwrap();
     assert!(room[..wanted.len()] == wanted[..] && room[wanted.len()..].iter().all(|byte| *byte == 0xee));
     assert_eq!(completion(&own), NMC_OK);
 }

@@ -1,6 +1,6 @@
 //! Large values in parts on different nodes.
 
-use super::common::{Directory, eventually, get, put, slice, value};
+use super::common::{Directory, eventually, get, put, slice, slice_mut, value};
 use super::{completion, node};
 use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
@@ -44,7 +44,7 @@ fn a_large_value_is_in_parts_on_all_nodes_and_is_read_and_removed_as_one() {
         for (_, store, _) in &nodes {
             assert!(!store.exists(b"k").unwrap());
             let (mut into, mut size) = (vec![0u8; bytes], 0);
-            let slices = [slice(&into)];
+            let slices = [slice_mut(&mut into)];
             let read = store.read(b"k", 0, &nanomc::store::copy::Pieces::Slices(&slices), |total| {
                 size = total;
                 Ok(true)
@@ -62,9 +62,9 @@ fn a_large_value_is_in_parts_on_all_nodes_and_is_read_and_removed_as_one() {
         assert_eq!(reader.keys(b"", 0).unwrap().0, [ObjectKey::new(b"", b"k").unwrap()], "parts are no keys");
         assert_eq!(put(&writer, "k", b"another", 1), Err(NMC_ERR_EXISTS));
         // Into pieces of memory that end elsewhere than parts do.
-        let into = vec![0u8; bytes];
-        let (first, second) = into.split_at(bytes / 3);
-        let item = Item { key: b"k", slices: &[slice(first), slice(second)], far: false };
+        let mut into = vec![0u8; bytes];
+        let (first, second) = into.split_at_mut(bytes / 3);
+        let item = Item { key: b"k", slices: &[slice_mut(first), slice_mut(second)], far: false };
         assert!(reader.get(&[item]).unwrap().remove(0).result.is_ok() && into == value);
         match round {
             2 => assert_eq!(reader.remove_all(false, true).unwrap(), NMC_OK),
@@ -227,8 +227,8 @@ fn large_values_are_submitted_and_cancelled_like_others() {
     let numbers: Vec<usize> = (0..items.len()).collect();
     other.submit_put(1, &items, &numbers, &PutOptions::default(), Sum::new(None)).unwrap();
     assert_eq!(completion(&other), NMC_OK);
-    let into: Vec<Vec<u8>> = values.iter().map(|value| vec![0; value.len()]).collect();
-    let slices: Vec<[Slice; 1]> = into.iter().map(|value| [slice(value)]).collect();
+    let mut into: Vec<Vec<u8>> = values.iter().map(|value| vec![0; value.len()]).collect();
+    let slices: Vec<[Slice; 1]> = into.iter_mut().map(|value| [slice_mut(value)]).collect();
     let items: Vec<Item<'_>> =
         keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices, far: false }).collect();
     other.submit_get(2, &items, &numbers, Sum::new(None)).unwrap();

@@ -1,7 +1,7 @@
 //! Calls that end early, and calls that nobody waits for.
 #![allow(unsafe_code, reason = "a test that says where bytes lie")]
 
-use super::common::{Directory, a_store, get, put, slice, value};
+use super::common::{Directory, a_store, get, put, slice, slice_mut, value};
 use super::{completion, node};
 use nanomc::base::deadline::Deadline;
 use nanomc::base::status::*;
@@ -179,8 +179,8 @@ fn without_a_master_a_batch_reads_what_is_where_it_was() {
     // All of them are known, and all but the first.
     for first in [1, 0] {
         let keys: Vec<String> = (first..6).map(|i| format!("k{i}")).collect();
-        let into = vec![0u8; 6 * 2000];
-        let slices: Vec<[Slice; 1]> = into.chunks(2000).map(|part| [slice(part)]).collect();
+        let mut into = vec![0u8; 6 * 2000];
+        let slices: Vec<[Slice; 1]> = into.chunks_mut(2000).map(|part| [slice_mut(part)]).collect();
         let items: Vec<Item<'_>> =
             keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices, far: false }).collect();
         let right = |at: usize| into[2000 * at..].starts_with(&values[first + at]);
@@ -243,8 +243,8 @@ fn a_read_that_goes_on_has_one_time_however_often_others_are_asked() {
     let peers = Arc::new(OneFarValue::default());
     let far = a_store(8).with_peers(Arc::clone(&peers) as Arc<dyn Peers>);
     let counts = || (peers.begun.swap(0, SeqCst), peers.asked.swap(0, SeqCst));
-    let into = [0u8; 100];
-    let slices = [slice(&into)];
+    let mut into = [0u8; 100];
+    let slices = [slice_mut(&mut into)];
     for (offset, asked) in [(0, 3), (500, 2)] {
         let read = far.read(b"far", offset, &nanomc::store::copy::Pieces::Slices(&slices), |_| Ok(true)).unwrap();
         assert!(matches!(read, Look::Ready(1000)));

@@ -1,6 +1,6 @@
 //! Nodes with a tier below their store, which is opened and closed at any time.
 
-use super::common::{Directory, a_store, eventually, get, put, slice, value};
+use super::common::{Directory, a_store, eventually, get, put, slice, slice_mut, value};
 use super::{node, node_by_way, store_value};
 use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions, What};
@@ -77,7 +77,7 @@ fn what_is_said_about_a_value_is_told_from_memory_and_from_disk() {
     let options = PutOptions { metadata: b"said".to_vec(), ..PutOptions::default() };
     other.put(&[Item::new(b"k", &[slice(&value)])], &options).unwrap().remove(0).unwrap();
     let mut into = vec![0u8; value.len()];
-    let slices = [slice(&into)];
+    let slices = [slice_mut(&mut into)];
     for on_disk in [false, true] {
         if on_disk {
             assert!(tier.offload(None).unwrap() > 0);

@@ -1,6 +1,6 @@
 //! Values of all sizes, alone and in batches, put and read by clients, by nodes and by programs that have a store of their own.
 
-use super::common::{Directory, eventually, get, put, slice, value};
+use super::common::{Directory, eventually, get, put, slice, slice_mut, value};
 use super::node;
 use nanomc::base::status::*;
 use nanomc::cluster::facade::{Item, PutOptions};
@@ -133,7 +133,7 @@ fn batches_are_put_and_read_together() {
     let again = other.put(&items[..3], &PutOptions::default()).unwrap();
     assert!(again.iter().all(|result| result.as_ref().is_err_and(|e| e.status == NMC_ERR_EXISTS)));
     let mut into: Vec<Vec<u8>> = values.iter().map(|value| vec![0; value.len()]).collect();
-    let slices: Vec<[Slice; 1]> = into.iter_mut().map(|value| [slice(value)]).collect();
+    let slices: Vec<[Slice; 1]> = into.iter_mut().map(|value| [slice_mut(value)]).collect();
     let mut items: Vec<Item<'_>> =
         keys.iter().zip(&slices).map(|(key, slices)| Item { key: key.as_bytes(), slices, far: false }).collect();
     items[500].key = b"not there";
@@ -185,8 +185,8 @@ fn what_does_not_fit_one_message_or_one_buffer_goes_in_parts() {
     assert!(put.iter().all(Result::is_ok), "{:?}", put.iter().find(|put| put.is_err()));
     let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
     assert!(other.exists(&keys).unwrap().iter().all(|there| *there));
-    let into = vec![0u8; 256 * value.len()];
-    let slices: Vec<[Slice; 1]> = into.chunks(value.len()).map(|part| [slice(part)]).collect();
+    let mut into = vec![0u8; 256 * value.len()];
+    let slices: Vec<[Slice; 1]> = into.chunks_mut(value.len()).map(|part| [slice_mut(part)]).collect();
     let items: Vec<Item<'_>> = keys.iter().zip(&slices).map(|(key, slices)| Item { key, slices, far: false }).collect();
     for _ in 0..2 {
         let got = other.get(&items).unwrap();

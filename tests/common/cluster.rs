@@ -1,6 +1,11 @@
 //! What the tests of the cluster share: a master that leads from the beginning, stores for nodes, and values that can be told apart.
-#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test may")]
+
+#[path = "slices.rs"]
+mod slices;
+
+pub use slices::{slice, slice_mut};
 
 use nanomc::base::Result;
 use nanomc::base::deadline::Deadline;
@@ -12,7 +17,6 @@ use nanomc::cluster::run::master::{Handle, Service};
 use nanomc::cluster::types::Position;
 use nanomc::cluster::wire::Replicate;
 use nanomc::mem::HeapKind;
-use nanomc::store::copy::Slice;
 use nanomc::store::{self, Store};
 use nanomc::world;
 use std::sync::mpsc::channel;
@@ -162,12 +166,8 @@ pub fn put(cluster: &Cluster, key: &str, value: &[u8], copies: u32) -> std::resu
 /// Reads a value into so much memory.
 pub fn get(cluster: &Cluster, key: &str, room: usize) -> std::result::Result<Vec<u8>, i32> {
     let mut into = vec![0u8; room];
-    let got = cluster.get(&[Item::new(key.as_bytes(), &[slice(&into)])]).unwrap().remove(0);
+    let got = cluster.get(&[Item::new(key.as_bytes(), &[slice_mut(&mut into)])]).unwrap().remove(0);
     got.result.map_err(|error| error.status)?;
     into.truncate(usize::try_from(got.bytes).unwrap());
     Ok(into)
-}
-
-pub fn slice(bytes: &[u8]) -> Slice {
-    Slice { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }
 }

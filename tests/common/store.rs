@@ -1,11 +1,16 @@
 //! What the tests of the store share: a value in, a value out.
-#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+#[path = "slices.rs"]
+mod slices;
+
+pub use slices::{slice, slice_mut};
 
 use nanomc::base::Result;
 use nanomc::base::status::{NMC_ERR_NOT_FOUND, NMC_NOT_READY, nmc_status_t};
 use nanomc::store::Store;
-use nanomc::store::copy::{Pieces, Slice};
+use nanomc::store::copy::Pieces;
 use nanomc::store::read::Look;
 use nanomc::store::write::PutOptions;
 
@@ -21,7 +26,7 @@ pub fn put_on(store: &Store, key: &[u8], value: &[u8], rank: u32) -> Result<()> 
 
 /// Stores a value as these options say.
 pub fn put_as(store: &Store, key: &[u8], value: &[u8], options: &PutOptions) -> Result<()> {
-    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
+    let slices = [slice(value)];
     store.put(key, &Pieces::Slices(&slices), options)
 }
 
@@ -33,7 +38,7 @@ pub fn get(store: &Store, key: &[u8]) -> std::result::Result<Vec<u8>, nmc_status
         Look::Missing => return Err(NMC_ERR_NOT_FOUND),
     };
     let mut value = vec![0u8; usize::try_from(place.bytes_total).unwrap()];
-    let slices = [Slice { address: value.as_mut_ptr() as u64, bytes: place.bytes_total }];
+    let slices = [slice_mut(&mut value)];
     match store.read(key, 0, &Pieces::Slices(&slices), |_| Ok(true)).map_err(|e| e.status)? {
         Look::Ready(_) => Ok(value),
         _ => Err(NMC_ERR_NOT_FOUND),

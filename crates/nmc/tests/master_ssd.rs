@@ -8,14 +8,17 @@
 mod common;
 #[path = "../../../src/base/random.rs"]
 mod random;
+#[path = "../../../tests/common/slices.rs"]
+mod slices;
 
-use nanomc::store::copy::{Pieces, Slice};
+use nanomc::store::copy::Pieces;
 use nanomc::store::read::Look;
 use nanomc::store::write::PutOptions;
 use nanomc::store::{Config as StoreConfig, Store};
 use nanomc::tier::{self, Tier};
 use nanomc::world::{Config, Hosting, World};
 use random::Random;
+use slices::{slice, slice_mut};
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -98,7 +101,7 @@ fn key(number: u64) -> Vec<u8> {
 
 fn put(store: &Store, number: u64) {
     let (key, value) = (key(number), value(number));
-    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
+    let slices = [slice(&value)];
     // While the master is away, or has not opened its tier yet.
     assert!(common::eventually(|| store.put(&key, &Pieces::Slices(&slices), &PutOptions::DEFAULT).is_ok()), "{number}");
 }
@@ -107,7 +110,7 @@ fn put(store: &Store, number: u64) {
 fn found(store: &Store) -> Vec<u64> {
     let mut buffer = vec![0; 2 * BYTES];
     let mut is_there = |number: &u64| {
-        let slice = Slice { address: buffer.as_mut_ptr() as u64, bytes: buffer.len() as u64 };
+        let slice = slice_mut(&mut buffer);
         match store.get(&key(*number), slice).unwrap() {
             Look::Ready(bytes) => {
                 assert!(buffer[..usize::try_from(bytes).unwrap()] == value(*number), "wrong bytes of value {number}");

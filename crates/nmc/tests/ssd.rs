@@ -10,14 +10,17 @@
 
 #[path = "../../../tests/common/mod.rs"]
 mod common;
+#[path = "../../../tests/common/slices.rs"]
+mod slices;
 
-use nanomc::store::copy::{Pieces, Slice};
+use nanomc::store::copy::Pieces;
 use nanomc::store::write::PutOptions;
 use nanomc::store::{Config as StoreConfig, Store};
 use nanomc::tier::format::{
     BLOCK, Entry, GRANULE, Head, Item, Record, Shape, Space, bucket_name, encode_entries, encode_footer, journal_name,
 };
 use nanomc::tier::{Backend, Config as TierConfig, Tier};
+use slices::slice;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -390,7 +393,7 @@ fn written(dir: &Path, backend: Backend) -> PathBuf {
     let tier = Tier::open(&store, &config, &mut |_, _| ()).unwrap();
     let put = |key: &str, bytes: usize, replace: bool| {
         let value = value_of(key, bytes);
-        let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
+        let slices = [slice(&value)];
         let options = PutOptions { replace, ..PutOptions::DEFAULT };
         store.put(key.as_bytes(), &Pieces::Slices(&slices), &options).unwrap();
     };

@@ -4,13 +4,16 @@
 #![allow(unsafe_code, reason = "a terminal is made, and signals are sent to processes")]
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+#[path = "../../../tests/common/slices.rs"]
+mod slices;
+
 use nanomc::base::deadline::Deadline;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
 use nanomc::mem::HeapKind;
-use nanomc::store::copy::Slice;
 use nanomc::store::{self, Store};
 use nanomc::world;
 use nanomc_master::options::{self, Wanted};
+use slices::slice;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -175,7 +178,7 @@ fn one_look_shows_segments_lookups_and_members_of_a_real_cluster() {
     let (cluster, _store) = node(&master, "node-a");
     let (_other, _other_store) = node(&master, "node-b");
     let value = [7u8; 1000];
-    let slices = [Slice { address: value.as_ptr() as u64, bytes: value.len() as u64 }];
+    let slices = [slice(&value)];
     let put = cluster.put(&[Item { key: b"k", slices: &slices, far: false }], &PutOptions::default()).unwrap();
     assert!(put.into_iter().all(|put| put.is_ok()));
     // Who has no node asks the master.

@@ -57,7 +57,7 @@ struct Staged {
 
 /// The device that has this memory, if one has.
 fn device_of(slice: &Slice) -> Result<Option<Arc<Device>>> {
-    match cuda::owner(slice.address)? {
+    match cuda::owner(slice.address())? {
         Owner::Device(ordinal) => Device::open(ordinal.unwrap_or(-1)).map(Some),
         Owner::Host | Owner::Pinned => Ok(None),
     }
@@ -70,7 +70,7 @@ fn devices_are_used() -> bool {
 
 /// Whether the CPU does not reach this memory.
 fn is_far(slice: &Slice) -> Result<bool> {
-    Ok(cuda::owner(slice.address)?.device().is_some())
+    Ok(cuda::owner(slice.address())?.device().is_some())
 }
 
 /// Whether host memory counts as a device's.
@@ -80,7 +80,7 @@ fn pretends(cluster: &Cluster) -> bool {
 
 /// Whether some memory of an item is a device's.
 fn is_on_device(cluster: &Cluster, item: &Item<'_>) -> Result<bool> {
-    let mut slices = item.slices.iter().filter(|slice| slice.bytes > 0);
+    let mut slices = item.slices.iter().filter(|slice| slice.bytes() > 0);
     if pretends(cluster) || !devices_are_used() {
         return Ok(pretends(cluster) && slices.next().is_some());
     }
@@ -112,20 +112,22 @@ impl Staged {
         let mut device = None;
         let mut staged = memory::copy(item.slices)?;
         let (mut bytes, mut at) = (0, memory::with_capacity(staged.len())?);
-        for (number, slice) in item.slices.iter().enumerate().filter(|(_, slice)| slice.bytes > 0) {
+        for (number, slice) in item.slices.iter().enumerate().filter(|(_, slice)| slice.bytes() > 0) {
             let found = if pretends { None } else { device_of(slice)? };
             if pretends || found.is_some() {
                 device = device.or(found);
                 at.push((number, bytes));
-                bytes += slice.bytes;
+                bytes += slice.bytes();
             }
         }
         if at.is_empty() {
             return Ok(None);
         }
-        let memory = memory::zeroed::<u8>(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        let mut memory = memory::zeroed::<u8>(usize::try_from(bytes).unwrap_or(usize::MAX))?;
         for (number, offset) in at {
-            staged[number].address = memory.as_ptr() as u64 + offset;
+            let bytes = staged[number].bytes();
+            // SAFETY: as many bytes of the memory were counted for it, and go with it; nobody but the call that has this uses them.
+            staged[number] = unsafe { Slice::new(memory.as_mut_ptr() as u64 + offset, bytes) };
         }
         Ok(Some(Self { device, slices: staged, _memory: memory }))
     }
@@ -135,7 +137,7 @@ impl Staged {
         match &self.device {
             Some(device) => copiers.with(device, |copier| {
                 self.each(item, bytes, way, |from, to, step| {
-                    // SAFETY: one is the caller's slice (see `Pieces`), the other as many bytes of ours, which stay as long as this.
+                    // SAFETY: one is the caller's slice (see `Slice::new`), the other as many bytes of ours, which stay as long as this.
                     unsafe { copier.copy(from, to, step, Some(way)) }
                 })
             }),
@@ -160,12 +162,12 @@ impl Staged {
     ) -> Result<()> {
         let mut left = bytes;
         for (there, here) in item.slices.iter().zip(&self.slices) {
-            let step = left.min(there.bytes);
+            let step = left.min(there.bytes());
             left -= step;
-            if step > 0 && there.address != here.address {
+            if step > 0 && there.address() != here.address() {
                 match way {
-                    Ordinary::Source => copy(here.address, there.address, step)?,
-                    Ordinary::Destination => copy(there.address, here.address, step)?,
+                    Ordinary::Source => copy(here.address(), there.address(), step)?,
+                    Ordinary::Destination => copy(there.address(), here.address(), step)?,
                 }
             }
         }

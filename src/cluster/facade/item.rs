@@ -27,8 +27,10 @@ impl<'a> Item<'a> {
 
     pub(super) fn spans(&self) -> Result<Vec<Span>> {
         let size = |n: u64| usize::try_from(n).unwrap_or(0);
-        // SAFETY: whoever calls vouches for its slices, as for a store (see `Pieces`), until the call has ended.
-        memory::collect(self.slices.iter().map(|slice| unsafe { Span::new(size(slice.address), size(slice.bytes)) }))
+        // SAFETY: whoever made the slices vouches for them until the call has ended that they are given to: see `Slice::new`.
+        memory::collect(
+            self.slices.iter().map(|slice| unsafe { Span::new(size(slice.address()), size(slice.bytes())) }),
+        )
     }
 
     pub(super) fn bytes(&self) -> Result<u64> {
@@ -65,8 +67,8 @@ impl Got {
 /// The first so many bytes of memory in pieces.
 pub(super) fn first_bytes(slices: &[Slice], mut bytes: u64) -> Result<Vec<Slice>> {
     memory::collect(slices.iter().map(|slice| {
-        let taken = slice.bytes.min(bytes);
-        bytes -= taken;
-        Slice { bytes: taken, ..*slice }
+        let taken = slice.first(bytes);
+        bytes -= taken.bytes();
+        taken
     }))
 }

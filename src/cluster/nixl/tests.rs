@@ -243,11 +243,7 @@ fn bytes_move_from_and_to_memory_of_a_gpu() {
             _ => None,
         })
     };
-    let read = || {
-        let mut found = vec![0; bytes / 8];
-        device.read_now(into.ptr(), &mut found).unwrap();
-        found
-    };
+    let read = || into.read().unwrap();
     // From a GPU to the host, from there to a GPU, and from one memory of a GPU to another.
     assert_eq!(write(1, from, 1, bytes), How::Whole);
     let came: Vec<u64> = b.memory.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();

@@ -47,7 +47,8 @@ impl Bounce {
     /// The same, for a store.
     #[must_use]
     pub fn slice(&self) -> Slice {
-        Slice { address: self.first as u64, bytes: self.memory.len() as u64 }
+        // SAFETY: as above.
+        unsafe { Slice::new(self.first as u64, self.memory.len() as u64) }
     }
 
     /// These bytes of the value, if they are here.
@@ -306,7 +307,7 @@ mod tests {
     /// What programs of the node read.
     fn read_here(store: &Store, name: &str, bytes: usize) -> Vec<u8> {
         let mut out = vec![0; bytes];
-        let slice = [Slice { address: out.as_mut_ptr() as u64, bytes: bytes as u64 }];
+        let slice = [Slice::of_test_mut(&mut out)];
         store.get_into(name.as_bytes(), &Pieces::Slices(&slice)).unwrap();
         out
     }

@@ -5,8 +5,7 @@ use super::sys::Operands;
 use crate::base::error::Error;
 use crate::base::memory;
 use crate::ep::dtype;
-use crate::ep::forward::Gemm;
-use crate::ep::sys::Given;
+use crate::ep::forward::{Activation, Gemm};
 use crate::layout::ep::{Dtype, SCALE_GROUP};
 use std::cell::Cell;
 
@@ -63,11 +62,12 @@ pub(in crate::ep) fn gemm(h: &HostRank<'_>, g: &Gemm, rows: &mut Rows) {
     }
 }
 
-/// `silu(gate) * up` of every row; gate and up lie one after the other. Memory: (gate_up, result, masked_m).
-pub(in crate::ep) fn silu_mul(h: &HostRank<'_>, memory: (Given, Given, Given), inner: u32, rows: &mut Rows) {
+/// `silu(gate) * up` of every row; gate and up lie one after the other.
+pub(in crate::ep) fn silu_mul(h: &HostRank<'_>, a: &Activation, rows: &mut Rows) {
     let dtype = h.y_dtype();
+    let inner = a.inner;
     let bytes = inner * dtype.bytes();
-    let (gate_up, act, masked_m) = h.activation(memory, inner);
+    let (gate_up, act, masked_m) = h.activation(a);
     let (gate, up) = (&mut rows.a[..inner as usize], &mut rows.b[..inner as usize]);
     for (_, row) in rows_in_use(h, masked_m) {
         gate.fill(-0.0);

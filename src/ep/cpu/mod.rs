@@ -146,6 +146,7 @@ fn wait(h: &HostRank<'_>, off_flags: u64, want: u32, lost: &dyn Fn(u32) -> bool)
 mod tests {
     use super::*;
     use crate::ep::calls::CallArgs;
+    use crate::ep::forward::{Activation, Between};
     use crate::ep::sys::Given;
     use crate::layout::ep::{Dtype, OFF_TOKENS, RECORD_HEAD, RankDesc};
     use parking_lot::Mutex;
@@ -281,8 +282,9 @@ mod tests {
         bed.tables[2][..3].fill(i32::MAX);
         let mut out = vec![0f32; 3 * 4 * HIDDEN as usize];
         let mut work = Rows::new(HIDDEN, HIDDEN / 2).unwrap();
-        let memory = (call.grouped, Given::of(&mut out), call.masked_m);
-        bed.run(|h, _| silu_mul(h, memory, HIDDEN / 2, &mut work));
+        let (gate_up, act, masked_m) = (call.grouped, Given::of(&mut out), call.masked_m);
+        let activation = Activation::of_test(Between { gate_up, act, masked_m, inner: HIDDEN / 2 });
+        bed.run(|h, _| silu_mul(h, &activation, &mut work));
         bed.tables[0].iter_mut().take((T_CAP * K) as usize).for_each(|row| *row = i32::MAX);
         bed.receive(0);
         bed.run(|h, scratch| scatter(h, &CallArgs { out: Given::NONE, ..call }, scratch)).unwrap();

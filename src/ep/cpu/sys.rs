@@ -4,8 +4,8 @@
 
 use crate::ep::Ep;
 use crate::ep::calls::CallArgs;
-use crate::ep::forward::Gemm;
-use crate::ep::sys::{Given, Region};
+use crate::ep::forward::{Activation, Gemm};
+use crate::ep::sys::Region;
 use crate::layout::ep::{Dtype, MAX_EP_RANKS, RankDesc, Wire};
 use std::cell::Cell;
 
@@ -183,7 +183,8 @@ impl<'a> HostRank<'a> {
         let size = u64::from(self.y_dtype().bytes());
         let a_size = if g.a_scales.is_none() { size } else { 1 };
         let pitch = u64::from(self.d.max_m.next_multiple_of(4));
-        // SAFETY: b is one of the two stacks of matrices; the others are parts of the workspace, whose size was checked.
+        // SAFETY: b is one of the two stacks of matrices, whose sizes the header names; the others are parts of the workspace, whose size
+        // `forward` has checked for these numbers. Nobody else makes a `Gemm`.
         unsafe {
             Operands {
                 a: g.a.region(rows * k * a_size),
@@ -197,13 +198,12 @@ impl<'a> HostRank<'a> {
     }
 
     /// What the activation reads, what it writes, and the rows of each group.
-    pub(super) fn activation(
-        &self,
-        (gate_up, act, masked_m): (Given, Given, Given),
-        inner: u32,
-    ) -> (Region<'_>, Region<'_>, &[Cell<i32>]) {
-        let bytes = self.grouped_rows() * u64::from(inner) * u64::from(self.y_dtype().bytes());
-        // SAFETY: parts of the workspace, whose size was checked.
-        unsafe { (gate_up.region(2 * bytes), act.region(bytes), masked_m.region(4 * u64::from(self.d.groups)).cells()) }
+    pub(super) fn activation(&self, a: &Activation) -> (Region<'_>, Region<'_>, &[Cell<i32>]) {
+        let bytes = self.grouped_rows() * u64::from(a.inner) * u64::from(self.y_dtype().bytes());
+        // SAFETY: parts of the workspace, whose size `forward` has checked for these columns; nobody else makes an `Activation`.
+        unsafe {
+            let masked_m = a.masked_m.region(4 * u64::from(self.d.groups)).cells();
+            (a.gate_up.region(2 * bytes), a.act.region(bytes), masked_m)
+        }
     }
 }

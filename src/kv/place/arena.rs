@@ -57,6 +57,15 @@ impl Group {
         }
     }
 
+    /// These bytes, for a store.
+    #[inline]
+    pub(in crate::kv) fn slice(&self, offset: u64, bytes: u64) -> Result<crate::store::copy::Slice> {
+        match &self.memory {
+            Some(memory) => memory.slice(offset, bytes),
+            None => crate::bail!(NMC_ERR_INVALID_ARG, "the cache does not know the memory of a group: set it"),
+        }
+    }
+
     /// The first address; 0 if the cache was not told, so that addresses are offsets.
     fn base(&self) -> u64 {
         self.memory.as_ref().map_or(0, Region::base)

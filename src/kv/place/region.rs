@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "a region is made from an address, for which its maker vouches")]
 
 use crate::base::error::Result;
+use crate::store::copy::Slice;
 use crate::world::{Membership, World};
 use std::sync::Arc;
 
@@ -62,6 +63,15 @@ impl Region {
             crate::bail!(NMC_ERR_INTERNAL, "{bytes} bytes from {offset} on do not lie in the {all} bytes at {base:#x}");
         }
         Ok(self.base + offset)
+    }
+
+    /// `bytes` bytes in it, for a store.
+    #[inline]
+    pub fn slice(&self, offset: u64, bytes: u64) -> Result<Slice> {
+        let address = self.address(offset, bytes)?;
+        // SAFETY: they lie in the region, and whoever made that vouches for what is made with it; those of a heap stay as long as the
+        // region, which the transfers of the cache keep.
+        Ok(unsafe { Slice::new(address, bytes) })
     }
 
     /// Whether it has a byte in common with `bytes` bytes at an address.

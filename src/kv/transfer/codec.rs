@@ -90,8 +90,7 @@ impl Codec {
             let pieces = group.geometry().pieces(own);
             memory::reserve(out, usize::try_from(pieces.count()).unwrap_or(usize::MAX))?;
             for piece in pieces.extents(block) {
-                let address = group.address(piece.offset, piece.bytes)?;
-                out.push(Slice { address, bytes: piece.bytes });
+                out.push(group.slice(piece.offset, piece.bytes)?);
             }
             first += shape.layers;
         }

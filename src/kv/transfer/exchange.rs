@@ -116,7 +116,7 @@ impl Exchange {
         let Item { own_group, block, hash } = item;
         slices.clear();
         self.codec.slices(own_group, block, 0..layers.start, slices)?;
-        let offset = slices.iter().map(|slice| slice.bytes).sum();
+        let offset = slices.iter().map(|slice| slice.bytes()).sum();
         slices.clear();
         self.codec.slices(own_group, block, layers.clone(), slices)?;
         let pieces = Pieces::Slices(slices);

@@ -72,8 +72,11 @@ fn cut(pieces: u64, bytes: u64, width: u64) -> Result<(u32, u32, usize)> {
 }
 
 /// Copies blocks from and to the numbers in `pairs`, in as many launches as needed. Enqueues only.
-#[allow(clippy::not_unsafe_ptr_arg_deref, reason = "a stream is a handle that only the driver looks into")]
-pub fn copy(
+///
+/// # Safety
+/// `stream` is one of the device's, or NULL, and the device reaches the regions of both sides until the launches or their last replay have
+/// run.
+pub unsafe fn copy(
     kernels: &Kernels<'_>,
     copy: &Copy,
     pairs: impl Iterator<Item = [u32; 2]>,
@@ -94,18 +97,21 @@ pub fn copy(
             *place = pair;
             words.n += 1;
         }
-        launch(kernels, stream, &words, &list)?;
+        // SAFETY: by contract; the blocks are there, as `check` says.
+        unsafe { launch(kernels, stream, &words, &list) }?;
     }
     Ok(())
 }
 
-fn launch(kernels: &Kernels<'_>, stream: *mut c_void, words: &Words, list: &List) -> Result<()> {
+/// # Safety
+/// As [`copy`], and both sides have the blocks of the list.
+unsafe fn launch(kernels: &Kernels<'_>, stream: *mut c_void, words: &Words, list: &List) -> Result<()> {
     let warps = words.n * words.pieces * words.parts;
     let most = u32::try_from(kernels.device.facts().sm_count).unwrap_or(1).max(1) * BLOCKS_PER_SM;
     let blocks = warps.div_ceil(THREADS / 32).clamp(1, most);
     let mut arguments = [arg(words), arg(list)];
     // SAFETY: order and types are those of nmc_k_kv_copy in kernels/kv.cu; `Words` is NmcKvCopy and `List` NmcKvList. What
-    // the kernel reads and writes lies in regions, for which their makers vouch.
+    // the kernel reads and writes lies in regions, for which their makers vouch; the caller does for the stream.
     unsafe { kernels.launch_2d(kernels.loaded.kv_copy, (blocks, 1), THREADS, stream, &mut arguments) }
 }
 

@@ -97,17 +97,17 @@ impl Locations {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placed {
     /// Address of the first piece of block 0.
-    pub base: u64,
+    pub(super) base: u64,
     /// Distance between blocks.
-    pub block: u64,
+    pub(super) block: u64,
     /// Distances between pieces along three axes, the outermost first.
-    pub step: [u64; 3],
+    pub(super) step: [u64; 3],
     /// How many blocks there are.
-    pub blocks: u64,
+    pub(super) blocks: u64,
     /// Bytes of a piece.
-    pub bytes: u64,
+    pub(super) bytes: u64,
     /// Pieces along the three axes.
-    pub counts: [u64; 3],
+    pub(super) counts: [u64; 3],
 }
 
 impl Placed {
@@ -247,7 +247,9 @@ impl Located {
     /// Copies blocks from and to the numbers in `pairs`. On a device it only enqueues.
     pub fn copy(&self, copy: &Copy, pairs: impl Iterator<Item = [u32; 2]>, stream: *mut c_void) -> Result<()> {
         match self {
-            Self::Device(device) => gpu::copy(&device.kernels()?, copy, pairs, stream),
+            // SAFETY: `find` and `reachable` asked the driver whether the device reaches the regions, whose makers vouch for them. The
+            // stream is the program's, by the C contract.
+            Self::Device(device) => unsafe { gpu::copy(&device.kernels()?, copy, pairs, stream) },
             // SAFETY: the driver, if there is one, was asked: groups that lie here are host memory, and so is what
             // `reachable` let pass.
             Self::Host => unsafe { copy_on_host(copy, pairs) },
@@ -261,7 +263,10 @@ impl Located {
             crate::bail!(NMC_ERR_INVALID_ARG, "{from:?} cannot be copied to {to:?}");
         }
         match self {
-            Self::Device(device) => cuda::copy_on_stream(device, stream, from.base(), to.base(), from.bytes()),
+            // SAFETY: whoever made the regions vouches for them; the stream is the program's, by the C contract.
+            Self::Device(device) => unsafe {
+                cuda::copy_on_stream(device, stream, from.base(), to.base(), from.bytes())
+            },
             Self::Host => {
                 let bytes = usize::try_from(from.bytes()).unwrap_or(usize::MAX);
                 // SAFETY: whoever made the regions vouches for them, and they are the host's.

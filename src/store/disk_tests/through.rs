@@ -27,7 +27,7 @@ fn of_a_batch_that_waits_for_the_disk_each_is_told_what_became_of_it() {
             }
         }));
         let keys: [&[u8]; 5] = [b"written 1", b"removed", b"replaced", b"too large", b"written 2"];
-        let value = [Slice { address: VALUE.as_ptr() as u64, bytes: VALUE.len() as u64 }];
+        let value = [Slice::of_test(VALUE)];
         let items: Vec<_> = keys.iter().map(|key| (*key, Pieces::Slices(&value))).collect();
         let results = bed.store.put_many(&items, &PutOptions::DEFAULT).unwrap();
         let statuses: Vec<i32> =

@@ -11,7 +11,7 @@ use crate::base::memory;
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND};
 use crate::layout::disk::Spot;
 use crate::store::backing::{DiskInfo, DiskRead, Target};
-use crate::store::copy::{Pieces, Walk};
+use crate::store::copy::{Pieces, Slice, Walk};
 use crate::store::disk::DiskMap;
 use crate::tier::format::{BLOCK, GRANULE, Header, Shape};
 use std::ops::Range;
@@ -235,7 +235,7 @@ impl<'a> Round<'_, '_, 'a> {
         if !self.seats.is_empty()
             && (self.seats.len() >= MOST_SEATS
                 || self.parts.len() + PARTS_OF_A_GRANULE >= MOST_PARTS
-                || !flight.scratch.has(header_bytes)?)
+                || !flight.has_scratch(header_bytes)?)
         {
             return Ok(false);
         }
@@ -273,7 +273,7 @@ impl<'a> Round<'_, '_, 'a> {
         }
         while at < end {
             full = self.granules.len() > granules && plan.parts.len() + PARTS_OF_A_GRANULE > MOST_PARTS
-                || !plan.flight.scratch.has(GRANULE)?;
+                || !plan.flight.has_scratch(GRANULE)?;
             if full {
                 break;
             }
@@ -452,13 +452,12 @@ struct Plan<'p, 'f, 'a> {
 
 impl<'a> Plan<'_, '_, 'a> {
     fn header(&mut self, bytes: usize) -> Result<()> {
-        if !self.flight.scratch.has(bytes)? {
+        if !self.flight.has_scratch(bytes)? {
             crate::bail!(NMC_ERR_INTERNAL, "there is no scratch for a header of {bytes} bytes");
         }
-        let address = self.flight.scratch.take(bytes)?;
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         // Never longer than itself: nothing follows that could be part of it.
-        self.flight.add(self.record_at, address, bytes, 0)?;
+        self.flight.add_to_scratch(self.record_at, bytes, 0)?;
         memory::push(self.parts, Part { seat: self.seat, at: 0, role: Role::Header })
     }
 
@@ -468,13 +467,14 @@ impl<'a> Plan<'_, '_, 'a> {
         // Where the next bytes go that are copied.
         let mut copied = self.walk;
         while host && at < wanted.end {
-            let Some((address, bytes)) = self.walk.step(wanted.end - at) else { break };
+            let Some(piece) = self.walk.step(wanted.end - at) else { break };
+            let bytes = piece.bytes();
             let blocks = at.next_multiple_of(BLOCK as u64)..(at + bytes) / BLOCK as u64 * BLOCK as u64;
-            let to = address + (blocks.start - at);
-            if blocks.start < blocks.end && self.align.is_some_and(|align| to.is_multiple_of(align)) {
+            let to = piece.behind(blocks.start - at).first(blocks.end.saturating_sub(blocks.start));
+            if blocks.start < blocks.end && self.align.is_some_and(|align| to.address().is_multiple_of(align)) {
                 let part = self.copied(planned..blocks.start, Role::Copied(copied))?;
                 first = first.or(part);
-                let part = self.add(&blocks, to, Role::Straight)?;
+                let part = self.add(&blocks, Some(to), Role::Straight)?;
                 first = first.or(Some(part));
                 copied.skip(blocks.end - wanted.start.max(planned));
                 planned = blocks.end;
@@ -492,19 +492,22 @@ impl<'a> Plan<'_, '_, 'a> {
         if blocks.is_empty() {
             return Ok(None);
         }
-        let bytes = usize::try_from(blocks.end - blocks.start).unwrap_or(usize::MAX);
-        let address = self.flight.scratch.take(bytes)?;
-        self.add(&blocks, address, role).map(Some)
+        self.add(&blocks, None, role).map(Some)
     }
 
-    /// Gives the part that has these blocks now.
-    fn add(&mut self, blocks: &Range<u64>, address: u64, role: Role<'a>) -> Result<usize> {
-        let bytes = u32::try_from(blocks.end - blocks.start).unwrap_or(u32::MAX);
+    /// Plans blocks that go to a piece, or to scratch. Gives the part that has them now.
+    fn add(&mut self, blocks: &Range<u64>, to: Option<Slice>, role: Role<'a>) -> Result<usize> {
         let same = self.parts.last().is_some_and(|last| {
             last.seat == self.seat && std::mem::discriminant(&last.role) == std::mem::discriminant(&role)
         });
         let longest = if same { self.longest } else { 0 };
-        if self.flight.add(self.record_at + self.value_at + blocks.start, address, bytes, longest)? {
+        let offset = self.record_at + self.value_at + blocks.start;
+        let bytes = u32::try_from(blocks.end - blocks.start).unwrap_or(u32::MAX);
+        let is_new = match to {
+            Some(to) => self.flight.add(offset, to, longest)?,
+            None => self.flight.add_to_scratch(offset, bytes, longest)?,
+        };
+        if is_new {
             memory::push(self.parts, Part { seat: self.seat, at: blocks.start, role })?;
         }
         Ok(self.parts.len().saturating_sub(1))

@@ -6,14 +6,15 @@ use super::scratch::{Pool, Scratch};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::NMC_ERR_INTERNAL;
+use crate::store::copy::Slice;
 use crate::tier::io::{File, Read, Readers};
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
 /// Reads that are made together. The kernel is through with the memory when [`Flight::read`] returns.
 pub struct Flight<'p> {
-    /// Where reads may go.
-    pub scratch: Scratch<'p>,
+    /// Where reads may go. Only this has it: what was read there is seen through [`Landed`].
+    scratch: Scratch<'p>,
     reads: Vec<Read>,
     arrived: Vec<bool>,
     files: Vec<Arc<dyn File>>,
@@ -37,9 +38,25 @@ impl<'p> Flight<'p> {
         memory::push(&mut self.files, file)
     }
 
-    /// Reads `bytes` from `offset` on to an address, of a piece of the program or one that [`Flight::scratch`] gave. If both follow
-    /// the read before, and both together have no more than `longest` bytes, it becomes longer, and this gives false.
-    pub fn add(&mut self, offset: u64, address: u64, bytes: u32, longest: u32) -> Result<bool> {
+    /// Whether [`Flight::add_to_scratch`] has room for this many bytes; see [`Scratch::has`].
+    pub fn has_scratch(&mut self, bytes: usize) -> Result<bool> {
+        self.scratch.has(bytes)
+    }
+
+    /// Reads a slice from `offset` on. If both follow the read before, and both together have no more than `longest` bytes, it becomes
+    /// longer, and this gives false.
+    pub fn add(&mut self, offset: u64, to: Slice, longest: u32) -> Result<bool> {
+        self.add_at(offset, to.address(), u32::try_from(to.bytes()).unwrap_or(u32::MAX), longest)
+    }
+
+    /// The same with scratch, which has room.
+    pub fn add_to_scratch(&mut self, offset: u64, bytes: u32, longest: u32) -> Result<bool> {
+        let address = self.scratch.take(bytes as usize)?;
+        self.add_at(offset, address, bytes, longest)
+    }
+
+    /// To an address of a piece of the program, or of scratch. No more bytes than are there.
+    fn add_at(&mut self, offset: u64, address: u64, bytes: u32, longest: u32) -> Result<bool> {
         let Some(fd) = self.files.last().and_then(|file| file.descriptor()).map(|fd| fd.as_raw_fd()) else {
             return Err(Error::new(NMC_ERR_INTERNAL, "a file without a descriptor cannot be read by a client"));
         };

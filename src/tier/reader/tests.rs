@@ -12,7 +12,7 @@ use crate::base::status::{
 };
 use crate::layout::disk::{Entry, Spot};
 use crate::store::backing::{Mark, SpaceName};
-use crate::store::copy::Slice;
+use crate::store::copy::{Rows, Slice};
 use crate::store::evict::Retain;
 use crate::store::master::ToWrite;
 use crate::sync::{disk_entry, index};
@@ -271,11 +271,15 @@ impl Zone {
     }
 
     fn slice(&mut self) -> Slice {
-        Slice { address: self.buffer[self.at..].as_mut_ptr() as u64, bytes: self.bytes as u64 }
+        Slice::of_test_mut(self.bytes_mut())
     }
 
     fn bytes(&self) -> &[u8] {
         &self.buffer[self.at..self.at + self.bytes]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.at..self.at + self.bytes]
     }
 
     fn is_clean_around(&self) -> bool {
@@ -433,8 +437,7 @@ fn parts_go_to_pieces_of_all_kinds() {
                 let (rows, gap) = (bytes as usize / row, [0, 1, BLOCK][random.below(3) as usize]);
                 let (bytes, stride) = (rows * row, row + gap);
                 let mut zone = Zone::new(0, rows * stride);
-                let address = zone.slice().address;
-                let pieces = Pieces::Rows { address, rows: rows as u64, row_bytes: row as u64, stride: stride as u64 };
+                let pieces = Pieces::Rows(Rows::of_test_mut(zone.bytes_mut(), rows, row, stride));
                 let part = (part.0, bytes as u64);
                 assert!(read_to((&tree, &reader), entry, &object.key, part, pieces).unwrap());
                 assert!(zone.is_clean_around());
@@ -503,7 +506,7 @@ fn what_needs_more_scratch_than_there_is_comes_in_rounds() {
                 entry: entries[i % 2],
                 key: &objects[i % 2].key,
                 offset: 0,
-                bytes: slice[0].bytes,
+                bytes: slice[0].bytes(),
                 to: Target::Host(Pieces::Slices(slice)),
                 outcome: Ok(false),
             })
@@ -551,7 +554,7 @@ fn one_that_cannot_be_read_leaves_the_others_of_a_batch_alone() {
                     entry: entries[i],
                     key: &objects[i].key,
                     offset: 0,
-                    bytes: slices[i][0].bytes,
+                    bytes: slices[i][0].bytes(),
                     to: Target::Host(Pieces::Slices(&slices[i])),
                     outcome: Ok(false),
                 })
@@ -811,7 +814,7 @@ fn threads_read_right_while_files_come_and_go() {
                                 entry: *entry,
                                 key: &names[*i],
                                 offset: 0,
-                                bytes: slice[0].bytes,
+                                bytes: slice[0].bytes(),
                                 to: Target::Host(Pieces::Slices(slice)),
                                 outcome: Ok(false),
                             })

@@ -126,18 +126,16 @@ fn meet(alone: &Alone, dir: &Path) -> Result<u64, Failure> {
     if good { Ok(id) } else { Err(Failure::new("NIXL does not reach the other process")) }
 }
 
-fn slice(bytes: &[u8]) -> Slice {
-    Slice { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }
-}
-
 fn put(client: &Cluster, key: &[u8], value: &[u8]) -> Result<(), Failure> {
-    let slices = [slice(value)];
+    // SAFETY: borrowed until the call has ended.
+    let slices = [unsafe { Slice::new(value.as_ptr() as u64, value.len() as u64) }];
     client.put(&[Item::new(key, &slices)], &PutOptions::default())?.remove(0)?;
     Ok(())
 }
 
 fn get(client: &Cluster, key: &[u8], to: &mut [u8]) -> Result<(), Failure> {
-    let slices = [Slice { address: to.as_mut_ptr() as u64, bytes: to.len() as u64 }];
+    // SAFETY: as above.
+    let slices = [unsafe { Slice::new(to.as_mut_ptr() as u64, to.len() as u64) }];
     client.get(&[Item::new(key, &slices)])?.remove(0).result?;
     Ok(())
 }

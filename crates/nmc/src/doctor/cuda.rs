@@ -3,7 +3,7 @@
 
 use super::{Check, Feature, Status};
 use crate::facts::size;
-use nanomc::cuda::{self, Device, DeviceTable, HostRegistration, MIN_DRIVER_CUDA, VmmHeap};
+use nanomc::cuda::{self, Device, DeviceTable, MIN_DRIVER_CUDA, VmmHeap};
 use nanomc::mem::Slab;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ fn of_device(ordinal: i32) -> (Vec<Check>, Feature) {
     });
     checks.push(export);
     let ipc = trial(name("legacy_ipc"), "works", "lending cudaMalloc memory as a heap", || {
-        DeviceTable::new(&device, &[0]).and_then(|table| cuda::ipc_export(&device, table.ptr(), 8)).map(drop)
+        DeviceTable::new(&device, &[0]).and_then(|table| table.export()).map(drop)
     });
     checks.push(downgrade(ipc));
     checks.push(trial(name("host_register"), "works", "control words that kernels can read", || register(&device)));
@@ -117,7 +117,7 @@ fn downgrade(check: Check) -> Check {
 fn register(device: &Arc<Device>) -> nanomc::base::Result<()> {
     let slab = Slab::create(c"nmc doctor", 1 << 16, false, &super::trial_deadline())?;
     // The registration ends before the slab it refers to.
-    HostRegistration::new(device, slab.base(), slab.bytes() as u64, false).map(drop)
+    slab.register(device, false).map(drop)
 }
 
 fn mps() -> Check {
