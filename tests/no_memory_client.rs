@@ -20,7 +20,8 @@ use common::Directory;
 use failing::{alone, descriptors, fail_from, fail_nth, last_error};
 use ffi::{fresh, key, slice, zeroed};
 use nanomc::base::status::{
-    NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK,
+    NMC_ERR_CANCELLED, NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
+    NMC_OK,
 };
 use nanomc::ffi::basic::nmc_slice_t;
 use nanomc::ffi::client::{self as c, nmc_client_t};
@@ -454,4 +455,34 @@ fn what_is_submitted_is_refused_or_ends_and_tells_of_every_item() {
         }
     }
     panic!("more than {REFUSALS} requests for memory");
+}
+
+#[test]
+fn many_calls_that_were_submitted_end_with_their_client_or_are_cancelled_without_memory() {
+    let _alone = alone();
+    let (mut directory, _node, client) = cluster();
+    // Nobody answers: all of them stay under way.
+    directory.stop();
+    let mut rooms = vec![value(7); N];
+    let begin = |client: &Client, rooms: &mut [Vec<u8>]| {
+        for room in rooms {
+            let to = nmc_buffer_t { ptr: room.as_mut_ptr().cast(), len: room.len() };
+            let begun = unsafe { submit::nmc_client_submit_get(client.0, slice(b"k"), &raw const to, 1, 5) };
+            assert_eq!(begun, NMC_OK, "{}", last_error());
+        }
+    };
+    begin(&client, &mut rooms);
+    let (cancelled, _) = fail_nth(0, || submit::nmc_client_cancel(client.0, 5));
+    assert!(cancelled == NMC_OK || cancelled == NMC_ERR_NO_MEMORY, "{cancelled}");
+    assert_eq!(submit::nmc_client_cancel(client.0, 5), if cancelled == NMC_OK { NMC_ERR_NOT_FOUND } else { NMC_OK });
+    for _ in 0..N {
+        assert_eq!(client.completion(), NMC_ERR_CANCELLED);
+    }
+    for n in 0..3 {
+        let client = Client::open(&directory);
+        begin(&client, &mut rooms);
+        let closed = fail_from(n, || c::nmc_client_close(client.0));
+        std::mem::forget(client);
+        assert_eq!(closed.0, NMC_OK, "from request {n} on");
+    }
 }

@@ -165,21 +165,40 @@ struct Submitted {
 }
 
 impl Submitted {
-    /// The leader knows what a node of this process has, or will not: the first turn begins behind the last of them.
+    /// The leader knows what a node of this process has, or will not. The node's thread says so, which others wait for: whoever drives goes on.
+    fn told_by_node(self: &Arc<Self>, status: nmc_status_t) {
+        if !self.note(status) {
+            return;
+        }
+        let own = Arc::clone(self);
+        if let Err(error) = self.calls.service.post(self.number, Box::new(move |_| own.came(Vec::new()))) {
+            // With nothing left that could begin.
+            let mut turns = self.turns.lock();
+            let Turns { waiting, sum, .. } = &mut *turns;
+            waiting.for_each(|one| sum.add(one.item, 0, error.status));
+            drop(turns);
+            self.came(Vec::new());
+        }
+    }
+
+    /// The same for whoever does not wait for nodes any more.
     fn told_of(self: &Arc<Self>, status: nmc_status_t) {
+        if self.note(status) {
+            self.came(Vec::new());
+        }
+    }
+
+    /// Notes that; gives whether the first turn begins: behind the last of the nodes.
+    fn note(&self, status: nmc_status_t) -> bool {
         let mut turns = self.turns.lock();
         let Turns { nodes, waiting, sum, .. } = &mut *turns;
         // None is waited for if one has failed, or if it was cancelled meanwhile.
-        let Some(left) = nodes.checked_sub(1) else { return };
+        let Some(left) = nodes.checked_sub(1) else { return false };
         *nodes = if status == NMC_OK { left } else { 0 };
         if status != NMC_OK {
             waiting.for_each(|one| sum.add(one.item, 0, status));
         }
-        let begins = turns.nodes == 0;
-        drop(turns);
-        if begins {
-            self.came(Vec::new());
-        }
+        turns.nodes == 0
     }
 
     /// The calls of a turn have ended, or the first turn begins.
@@ -407,7 +426,8 @@ impl Calls {
         for node in nodes {
             let own = Arc::clone(&submitted);
             // What a node is emptied of goes anyway.
-            node.sync_then(patience, move |status| own.told_of(if status == NMC_ERR_STALE { NMC_OK } else { status }));
+            let told = |status| if status == NMC_ERR_STALE { NMC_OK } else { status };
+            node.sync_then(patience, move |status| own.told_by_node(told(status)));
         }
         if nodes.is_empty() {
             submitted.came(Vec::new());

@@ -9,6 +9,13 @@ use crate::layout::store::{COUNTED_BITS, MAX_KEY, MAX_NAMESPACE_NAME};
 /// A moment, in ms of the clock of whoever looks: clocks of two machines are never compared.
 pub type Millis = u64;
 
+/// How long so many bytes take at the slowest pace at which anybody waits for them, 16 KiB a second: a thousandth of what a value is given by itself, so
+/// that as many may share a slow network.
+#[must_use]
+pub fn slow_ms(bytes: u64) -> Millis {
+    bytes >> 4
+}
+
 /// Term of a leader; 0 is before the first.
 pub type Term = u64;
 

@@ -101,7 +101,7 @@ fn memory_of_a_device_is_put_from_and_read_into_by_calls_that_nobody_waits_for()
     let wanted = values.clone();
     let keys: Vec<String> = (0..6).map(|n| format!("k{n}")).collect();
     let slices: Vec<[Slice; 2]> = values
-        .iter_mut()
+        .iter()
         .map(|value| {
             let (a, b) = value.split_at(LARGE / 3);
             [slice(a), slice(b)]

@@ -1,7 +1,7 @@
 //! Calls that end early, and calls that nobody waits for.
 #![allow(unsafe_code, reason = "a test that says where bytes lie")]
 
-use super::common::{Directory, a_store, get, put, slice, slice_mut, value};
+use super::common::{Directory, a_store, eventually, get, put, slice, slice_mut, value};
 use super::{completion, node};
 use nanomc::base::deadline::Deadline;
 use nanomc::base::status::*;
@@ -11,6 +11,7 @@ use nanomc::cluster::net::{Address, Limits, Span};
 use nanomc::cluster::run::client as run;
 use nanomc::cluster::submit::Sum;
 use nanomc::cluster::types::ObjectKey;
+use nanomc::cluster::wire::Replicate;
 use nanomc::store::copy::Slice;
 use nanomc::store::peers::{Ask, PeerRead, Peers};
 use nanomc::store::read::Look;
@@ -108,6 +109,52 @@ fn a_remove_that_nobody_waits_for_takes_what_the_own_node_was_just_given() {
             assert!(!store.exists(key.as_bytes()).unwrap());
         }
     }
+}
+
+/// A node's thread has its node to look after.
+#[test]
+fn what_follows_when_the_own_node_was_told_of_is_done_by_whoever_drives() {
+    let directory = Directory::new();
+    let (cluster, store, _) = node(&directory, 64);
+    let _far = node(&directory, 64);
+    let value = value(3, 1000);
+    let at_far =
+        PutOptions { replicate: Replicate { copies: 2, ..PutOptions::default().replicate }, ..PutOptions::default() };
+    let item = Item { key: b"far", slices: &[slice(&value)], far: false };
+    cluster.put(&[item], &at_far).unwrap().remove(0).unwrap();
+    store.remove(b"far").unwrap();
+    // From now on it is known where the other copy is.
+    eventually("it is read", || get(&cluster, "far", value.len()).is_ok());
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    for round in 0..5 {
+        let told = Arc::clone(&threads);
+        let tell = move |_, _, status| {
+            assert_eq!(status, NMC_OK);
+            told.lock().unwrap().push(std::thread::current().id());
+        };
+        let mut into = vec![0u8; value.len()];
+        let item = Item { key: b"far", slices: &[slice_mut(&mut into)], far: false };
+        cluster.submit_get(2, &[item], &[0], Sum::new(Some(Box::new(tell)))).unwrap();
+        // The answer comes meanwhile, and nobody looks.
+        std::thread::sleep(Duration::from_millis(50));
+        let (key, slices) = (format!("k{round}"), [slice(b"value")]);
+        let options = store::write::PutOptions::DEFAULT;
+        store.put(key.as_bytes(), &nanomc::store::copy::Pieces::Slices(&slices), &options).unwrap();
+        submit_remove(&cluster, key.as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let mut ended = Vec::new();
+        eventually("both end", || {
+            cluster
+                .completions(2, Duration::from_secs(1), |completion| ended.push((completion.token, completion.status)));
+            ended.len() == 2
+        });
+        ended.sort_unstable();
+        assert_eq!(ended, [(1, NMC_OK), (2, NMC_OK)]);
+        assert_eq!(into, value);
+        assert!(!store.exists(key.as_bytes()).unwrap());
+    }
+    let here = std::thread::current().id();
+    assert!(threads.lock().unwrap().iter().all(|thread| *thread == here));
 }
 
 #[test]

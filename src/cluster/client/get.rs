@@ -8,7 +8,7 @@
 //! value, straight to where they belong. They have the name of the put that the stub is of, so that no two puts mix.
 
 use super::stripes::{Parts, part_of};
-use super::{Action, CANCEL_MS, Call, Cx, GetCall, Outcome, Pause, ReadOrder, Reply, moving_ms};
+use super::{Action, CANCEL_MS, Call, Cx, GetCall, Outcome, Pace, Pause, ReadOrder, Reply, moving_ms};
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
     NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
@@ -174,8 +174,13 @@ impl Getting {
         let verify = self.doubted == Some(name) || self.get.unseen;
         let fetch = Fetch { name, key, put, offset: 0, length, into, mover, expire_ms, stub, verify };
         self.mover = mover;
-        let until = self.deadline.min(cx.now + cx.shared.config.owner_ms + moving_ms(length));
-        self.request = cx.ask_node(0, until, (replica.name.node, &replica.endpoint), fetch);
+        // Before the first byte an owner may have to read it, or to compare.
+        let (limit, window) = (self.deadline, cx.shared.config.owner_ms);
+        let first = window + moving_ms(length);
+        let pace = Pace { limit, first, window, after: None, moved: 0, whole: false };
+        let pace = Some(pace).filter(|_| !self.pushed && length > 0);
+        let until = self.deadline.min(cx.now + first);
+        self.request = cx.ask_node_for(0, (until, pace), (replica.name.node, &replica.endpoint), fetch);
         self.step = Step::Fetching(replica);
         None
     }
@@ -274,6 +279,7 @@ impl Getting {
             NMC_OK if fetched.follows > 0 => {
                 let (request, into, length, sum) = (number, cx.memory, fetched.follows, fetched.sum);
                 cx.to.push(Action::Take { request, into, length, sum });
+                cx.shared.requests.begins(number, Some(cx.shared.config.owner_ms), cx.now);
                 self.step = Step::Taking(replica, fetched);
                 None
             }

@@ -22,7 +22,7 @@ use ask::Asking;
 use cache::Cache;
 use get::Getting;
 use put::Putting;
-use requests::{Request, Requests};
+use requests::{Pace, Request, Requests};
 use std::collections::BTreeMap;
 use stripes::{Begun, Wanted, numbers, whole_of};
 
@@ -190,6 +190,11 @@ pub enum Event {
     Unwritten(u64),
     /// The mover has no byte under way of what was begun before it was to be renewed with this number.
     Renewed(u64),
+    /// A request with a value has left. It may have waited here until others had.
+    Begun(u64),
+    /// So many bytes of the value of a request have come, or were taken by its owner, since this was told last; of those before it, if it waits for them
+    /// here. And whether its value has left whole. It is told before a request is late, of all that are under way: see [`Client::is_due`].
+    Moved(u64, u64, bool),
 }
 
 /// The memory of a call, from a byte on.
@@ -459,7 +464,8 @@ impl Cx<'_> {
     fn request(&mut self, part: usize, until: Millis, master: bool) -> u64 {
         let number = self.shared.next_request;
         self.shared.next_request += 1;
-        self.shared.requests.insert(number, Request { call: self.call, part, until, master, node: None });
+        let request = Request { call: self.call, part, until, master, node: None, pace: None };
+        self.shared.requests.insert(number, request);
         number
     }
 
@@ -479,12 +485,26 @@ impl Cx<'_> {
 
     /// Asks a node. Gives the number of the request.
     fn ask_node(&mut self, part: usize, until: Millis, node: (NodeId, &str), message: impl Into<Message>) -> u64 {
-        let request = self.request(part, until, false);
-        self.shared.requests.goes_to(request, node.0);
-        let time_left_ms = u32::try_from(until.saturating_sub(self.now)).unwrap_or(u32::MAX);
-        let frame = Frame { request, time_left_ms, message: message.into() };
+        self.ask_node_for(part, (until, None), node, message)
+    }
+
+    /// The same; if there is a pace its answer is waited for as long as its value moves.
+    fn ask_node_for(
+        &mut self,
+        part: usize,
+        (until, pace): (Millis, Option<Pace>),
+        node: (NodeId, &str),
+        message: impl Into<Message>,
+    ) -> u64 {
+        let (call, number) = (self.call, self.shared.next_request);
+        self.shared.next_request += 1;
+        let request = Request { call, part, until, master: false, node: Some(node.0), pace };
+        self.shared.requests.insert(number, request);
+        let most = pace.map_or(until, |pace| pace.limit);
+        let time_left_ms = u32::try_from(most.saturating_sub(self.now)).unwrap_or(u32::MAX);
+        let frame = Frame { request: number, time_left_ms, message: message.into() };
         self.to.push(Action::Node(node.0, node.1.to_string(), frame, self.memory));
-        request
+        number
     }
 
     /// Says something that nobody waits for the answer of.
@@ -599,8 +619,17 @@ impl Client {
         requests.chain(calls).min().unwrap_or(now + 1000).max(now)
     }
 
+    /// Whether a request is late unless its value moves, which is to be told first.
+    #[must_use]
+    pub fn is_due(&self, now: Millis) -> bool {
+        self.shared.requests.due().is_some_and(|due| due <= now)
+    }
+
     /// What happened at `now`; what is to be done is added to `to`.
     pub fn on(&mut self, event: Event, now: Millis, to: &mut Queue<Action>) {
+        if let Event::Moved(request, bytes, whole) = event {
+            return self.shared.requests.moved(request, bytes, whole);
+        }
         // What comes too late has not come, also if the process itself was late.
         self.tick(now, to);
         match event {
@@ -652,7 +681,8 @@ impl Client {
                 }
             }
             Event::Renewed(number) => self.renewed(number, now, to),
-            Event::Tick => {}
+            Event::Begun(request) => self.shared.requests.begins(request, None, now),
+            Event::Tick | Event::Moved(..) => {}
         }
         self.tick(now, to);
     }
@@ -827,7 +857,9 @@ impl Client {
 
     fn renewed(&mut self, number: u64, now: Millis, to: &mut Queue<Action>) {
         self.shared.renewed = self.shared.renewed.max(number);
-        for call in self.calls.keys().copied().collect::<Vec<_>>() {
+        let mut calls = Queue::new();
+        calls.extend(self.calls.keys().copied());
+        for call in calls {
             self.tell(call, now, to, |op, cx| op.renewed(number, cx));
         }
     }

@@ -6,7 +6,7 @@
 //! stub, whose end is the end of all. Until then nobody sees any of it, and if it does not come the master drops the parts.
 
 use super::stripes::Parts;
-use super::{Action, CANCEL_MS, Call, Cx, Outcome, Pause, PutCall, Reply, Started, moving_ms};
+use super::{Action, CANCEL_MS, Call, Cx, Outcome, Pace, Pause, PutCall, Reply, Started, moving_ms};
 use crate::base::error::Result;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED,
@@ -158,9 +158,14 @@ impl Putting {
 
     /// How long an owner may take: the longer, the more others are put, but not so long that no time is left to try another one.
     fn owner_ms(&self, cx: &Cx<'_>) -> Millis {
+        self.still_ms(cx) + moving_ms(self.put.length)
+    }
+
+    /// How long it may take none of it.
+    fn still_ms(&self, cx: &Cx<'_>) -> Millis {
         let owner_ms = cx.shared.config.owner_ms;
         let others = cx.shared.bytes.saturating_sub(self.bytes());
-        owner_ms + moving_ms(self.put.length) + moving_ms(others).min(2 * owner_ms)
+        owner_ms + moving_ms(others).min(2 * owner_ms)
     }
 
     pub(super) fn reply(&mut self, number: u64, part: usize, reply: Reply, cx: &mut Cx<'_>) -> Option<Outcome> {
@@ -342,14 +347,20 @@ impl Putting {
             true => Message::Reserve(Reserve { put, writer: cx.shared.config.host.clone() }),
             false => Message::Put(put),
         };
-        let mut until = cx.now + self.owner_ms(cx);
+        let (window, after) = (self.still_ms(cx), self.owner_ms(cx));
+        let first = if pushed { after } else { window };
+        let mut until = cx.now + first;
+        // Nothing of it is reserved that is given to others after a while: while it moves it has all the time that is not needed to end the put.
+        let limit = self.deadline.min(until.max(self.deadline.saturating_sub(cx.shared.config.owner_ms)));
         if (self.spares.is_empty() || self.is_named(at)) && at == 0 && !pushed {
-            // There is no other one, and nothing is reserved that is given to others after a while: it has all the time that is not needed to end
-            // the put.
-            until = until.max(self.deadline.saturating_sub(cx.shared.config.owner_ms));
+            // There is no other one.
+            until = limit;
         }
         let until = self.deadline.min(until);
-        let request = cx.ask_node(at, until, (place.node, &place.endpoint), message);
+        let pace =
+            Pace { limit, first: until.saturating_sub(cx.now), window, after: Some(after), moved: 0, whole: false };
+        let pace = Some(pace).filter(|_| !pushed);
+        let request = cx.ask_node_for(at, (until, pace), (place.node, &place.endpoint), message);
         if let Some(part) = self.parts.get_mut(at) {
             (part.state, part.request, part.mover) = (State::Asked, request, cx.shared.mover);
         }
@@ -394,9 +405,8 @@ impl Putting {
                 part.request = number;
                 part.state = State::Cancelling;
                 let until = cx.now + CANCEL_MS;
-                cx.shared
-                    .requests
-                    .insert(number, super::Request { call: cx.call, part: at, until, master: false, node: None });
+                let request = super::Request { call: cx.call, part: at, until, master: false, node: None, pace: None };
+                cx.shared.requests.insert(number, request);
             }
             (State::Writing | State::Cancelling, Reply::Bytes(_)) => {
                 // The value is not read any more; the owner sees to what may be on its way.

@@ -6,6 +6,37 @@ use crate::cluster::net::ByNumber;
 use crate::cluster::types::{Millis, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Bytes that must move while a window of a second is open: the owner of a value from which less comes, or which takes less, is as good as stopped. See
+/// [`slow_ms`](crate::cluster::types::slow_ms).
+pub(super) const LEAST: u64 = 16 << 10;
+
+/// A request whose answer is waited for as long as the bytes of its value move.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Then it is late in any case.
+    pub limit: Millis,
+    /// How long it is waited from when it has left.
+    pub first: Millis,
+    /// How long again, each time, if enough has moved meanwhile.
+    pub window: Millis,
+    /// How long when all of it has moved, if there is something to do with it then.
+    pub after: Option<Millis>,
+    /// Bytes since this window is open.
+    pub moved: u64,
+    /// All of it has.
+    pub whole: bool,
+}
+
+impl Pace {
+    /// Until when it is waited now that a window is over.
+    fn next(&mut self, now: Millis) -> Option<Millis> {
+        let moves = std::mem::take(&mut self.moved) >= LEAST;
+        let after = if self.whole { self.after.take() } else { None };
+        let until = now.saturating_add(after.or(moves.then_some(self.window))?).min(self.limit);
+        (until > now).then_some(until)
+    }
+}
+
 /// One of them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
@@ -17,6 +48,8 @@ pub(super) struct Request {
     pub master: bool,
     /// The node that it went to.
     pub node: Option<NodeId>,
+    /// It may have more time.
+    pub pace: Option<Pace>,
 }
 
 /// See the module.
@@ -51,11 +84,28 @@ impl Requests {
         self.all.insert(number, request);
     }
 
-    /// A node was asked.
-    pub(super) fn goes_to(&mut self, number: u64, node: NodeId) {
-        if let Some(request) = self.all.get_mut(&number).filter(|request| request.node.is_none()) {
-            request.node = Some(node);
-            *self.by_node.entry(node).or_default() += 1;
+    /// It waits until then, from now on.
+    fn wait_until(&mut self, number: u64, until: Millis) {
+        if let Some(request) = self.all.get_mut(&number) {
+            self.by_time.remove(&(request.until, number));
+            self.by_time.insert((until, number));
+            request.until = until;
+        }
+    }
+
+    /// It has just left, and may have waited for that: its time begins. So it does if `window` says how long, when its value begins to come.
+    pub(super) fn begins(&mut self, number: u64, window: Option<Millis>, now: Millis) {
+        let Some(pace) = self.all.get_mut(&number).and_then(|request| request.pace.as_mut()) else { return };
+        pace.moved = 0;
+        let until = now.saturating_add(window.unwrap_or(pace.first)).min(pace.limit);
+        self.wait_until(number, until);
+    }
+
+    /// So many bytes of its value have moved since this was told last, and whether those were the last; or of those that it waits for.
+    pub(super) fn moved(&mut self, number: u64, bytes: u64, whole: bool) {
+        if let Some(pace) = self.all.get_mut(&number).and_then(|request| request.pace.as_mut()) {
+            pace.moved = pace.moved.saturating_add(bytes);
+            pace.whole = whole;
         }
     }
 
@@ -100,12 +150,18 @@ impl Requests {
         self.by_time.first().map(|(until, _)| *until)
     }
 
-    /// Takes out one that is late.
+    /// Takes out one that is late. Those whose values move have more time.
     pub(super) fn take_late(&mut self, now: Millis) -> Option<(u64, Request)> {
-        let (until, number) = *self.by_time.first()?;
-        if until > now {
-            return None;
+        loop {
+            let (until, number) = *self.by_time.first()?;
+            if until > now {
+                return None;
+            }
+            let request = self.all.get_mut(&number)?;
+            match request.pace.as_mut().and_then(|pace| pace.next(now)) {
+                Some(until) => self.wait_until(number, until),
+                None => return self.remove(number).map(|request| (number, request)),
+            }
         }
-        self.remove(number).map(|request| (number, request))
     }
 }

@@ -416,7 +416,7 @@ impl Leader {
 
     fn message(&mut self, ask: Ask, frame: Frame, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         match frame.message {
-            Message::PutStart(start) => self.put_start(ask, start, now, to),
+            Message::PutStart(start) => self.put_start(ask, start, frame.time_left_ms.into(), now, to),
             Message::PutEnd(end) => self.put_end(ask, end, now, to),
             Message::Verified(verified) => self.verified(verified, to),
             Message::PutRevoke(revoke) => self.put_revoke(ask, revoke, now, to),

@@ -8,7 +8,9 @@ use super::{Action, Ask, Leader};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NO_SPACE, NMC_ERR_STALE, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
-use crate::cluster::types::{Chance, MAX_PARTS, Media, Millis, NO_INDEX, NodeId, ObjectKey, PutId, is_reserved};
+use crate::cluster::types::{
+    Chance, MAX_PARTS, Media, Millis, NO_INDEX, NodeId, ObjectKey, PutId, is_reserved, slow_ms,
+};
 use crate::cluster::wire::{
     Answer, Done, DropReplica, Frame, Location, Place, PutEnd, PutPlaces, PutRevoke, PutStart, Verified, Verify,
 };
@@ -23,8 +25,8 @@ pub struct Pending {
     /// Who may have been asked to take it.
     places: Vec<NodeId>,
     end: Option<End>,
-    /// When a part of it was begun last, if it is in parts: its time begins anew with each.
-    pub(super) touched: Millis,
+    /// When it is forgotten: if it is in parts, not before each that has begun is.
+    pub(super) until: Millis,
 }
 
 /// A put whose end was asked for.
@@ -60,7 +62,15 @@ struct Check {
 }
 
 impl Leader {
-    pub(super) fn put_start(&mut self, ask: Ask, start: PutStart, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+    /// A put of which its client says how long it waits.
+    pub(super) fn put_start(
+        &mut self,
+        ask: Ask,
+        start: PutStart,
+        time_left: Millis,
+        now: Millis,
+        to: &mut Vec<Action>,
+    ) -> Result<()> {
         let sum = start.slices.iter().try_fold(0u64, |sum, slice| sum.checked_add(*slice));
         if sum != Some(start.length) {
             crate::bail!(
@@ -195,7 +205,13 @@ impl Leader {
         }
         memory::reserve_queue(&mut self.put_ends, 1)?;
         self.put_ends.push_back((now + self.config.put_ms, put));
-        self.puts.insert(put, Pending { key: start.key, places: nodes, end: None, touched: now });
+        // Owners take no longer for it; a client that asked otherwise may not have said how long it waits for the put.
+        let more = slow_ms(start.length).min(time_left.max(start.length >> 14));
+        let until = now + self.config.put_ms + more;
+        if let Some(whole) = part.and_then(|whole| self.puts.get_mut(&whole)) {
+            whole.until = whole.until.max(until);
+        }
+        self.puts.insert(put, Pending { key: start.key, places: nodes, end: None, until });
         let (status, term) = (NMC_OK, self.term);
         to.push(ask.answer(PutPlaces { status, term, put, copies, places }));
         Ok(())
@@ -497,10 +513,10 @@ impl Leader {
     /// Forgets puts that have not ended in time.
     pub(super) fn forget_puts(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         while let Some((_, put)) = self.put_ends.front().copied().filter(|(end, _)| *end <= now) {
-            let touched = self.puts.get(&put).map_or(0, |pending| pending.touched);
-            if touched + self.config.put_ms > now {
+            let until = self.puts.get(&put).map_or(0, |pending| pending.until);
+            if until > now {
                 memory::reserve_queue(&mut self.put_ends, 1)?;
-                self.put_ends.push_back((touched + self.config.put_ms, put));
+                self.put_ends.push_back((until.min(now + self.config.put_ms), put));
             } else if let Some(pending) = self.puts.get(&put) {
                 if let Some(end) = &pending.end {
                     end.answer(&Answer::new(self.term, NMC_ERR_STALE, "the put took too long"), to);

@@ -129,7 +129,7 @@ impl Leader {
     pub(super) fn part_begins(&mut self, key: &ObjectKey, now: crate::cluster::types::Millis) -> Result<Option<PutId>> {
         let Some((whole, number)) = key.as_part() else { return Ok(None) };
         match self.puts.get_mut(&whole).filter(|_| whole.is_striped() && number < MAX_PARTS) {
-            Some(pending) => pending.touched = now,
+            Some(pending) => pending.until = pending.until.max(now + self.config.put_ms),
             None => crate::bail!(NMC_ERR_STALE, "{key:?} is part of a value that is not being put"),
         }
         self.note_part(whole, number);

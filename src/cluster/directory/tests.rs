@@ -32,8 +32,9 @@ struct Rig {
     tier: u64,
     apart: Option<Position>,
     left: bool,
-    /// Headers of whoever joins.
+    /// Headers of whoever joins, and what it has room for.
     headers: u32,
+    capacity: u64,
     /// What is being written down, where that takes a while.
     writing: Option<Vec<u64>>,
     /// Members as they were written down last.
@@ -68,6 +69,7 @@ impl Rig {
             apart: None,
             left: false,
             headers: 16,
+            capacity: 100,
             writing: None,
             members: Vec::new(),
         };
@@ -143,8 +145,14 @@ impl Rig {
 
     fn join(&mut self, n: u64, incarnation: u64, store: u64, since: Option<Position>) {
         self.lives[usize::try_from(n).unwrap()] = incarnation;
-        let segment =
-            SegmentInfo { number: 0, name: format!("n{n}/ram"), media: Media::Ram, capacity: 100, used: 0, near: -1 };
+        let segment = SegmentInfo {
+            number: 0,
+            name: format!("n{n}/ram"),
+            media: Media::Ram,
+            capacity: self.capacity,
+            used: 0,
+            near: -1,
+        };
         let join = Join {
             name: format!("n{n}"),
             incarnation,
@@ -1922,4 +1930,40 @@ fn a_copy_that_did_not_come_is_asked_for_again_after_a_restart() {
     }
     assert_eq!(rig.found().replicas.len(), 1);
     assert!(rig.copies_asked().len() > 1, "asked {} times in five minutes", rig.copies_asked().len());
+}
+
+#[test]
+fn a_put_that_takes_long_is_not_forgotten_while_its_client_may_wait() {
+    // As long as its client said it waits, or at 16 MiB a second if that is longer; but not for ever, whatever it says.
+    let gib = 1u64 << 30;
+    for (length, time_left_ms, known, gone) in [
+        (1, 1_000, 29_000, 62_000),
+        (4 * gib, 120_000, 149_000, 320_000),
+        (4 * gib, 600_000, 629_000, 662_000),
+        (4 * gib, 0, 285_000, 320_000),
+        (16 << 20, u32::MAX, 1_000_000, 1_200_000),
+    ] {
+        for after in [known, gone] {
+            let mut rig = Rig::new(1, false);
+            rig.capacity = 8 * gib;
+            rig.come(0);
+            rig.now += 1;
+            rig.on(Event::Tick);
+            let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
+            let start = PutStart { key: key(), length, slices: vec![length], config, striped: false };
+            rig.request += 1;
+            let request = rig.request;
+            let frame = Frame { request, time_left_ms, message: start.into() };
+            rig.on(Event::Message(Peer(CLIENT), frame));
+            let Some(Message::PutPlaces(places)) = rig.answer(request).cloned() else { panic!("{:?}", rig.said) };
+            for _ in 0..after / 1_000 {
+                rig.now += 1_000;
+                rig.pings(0);
+                rig.on(Event::Tick);
+            }
+            let revoke = rig.ask(PutRevoke { put: places.put, key: key() });
+            let stale = rig.status(revoke) == Some(NMC_ERR_STALE);
+            assert_eq!(stale, after == gone, "{length} bytes, {time_left_ms} ms, after {after} ms");
+        }
+    }
 }

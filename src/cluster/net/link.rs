@@ -226,6 +226,9 @@ pub(super) struct Link {
     made_at: Millis,
     moved_at: Millis,
     sent_at: Millis,
+    /// Bytes of values that have come, and that were sent, since it was made.
+    came: u64,
+    gone: u64,
     /// The time as it was told last.
     now: Millis,
     /// Whoever connected has not said who it is.
@@ -250,6 +253,8 @@ impl Link {
             made_at: now,
             moved_at: now,
             sent_at: now,
+            came: 0,
+            gone: 0,
             now,
             unknown: false,
         }
@@ -263,6 +268,17 @@ impl Link {
     /// Bytes in buffers of ours, at most.
     pub(super) fn held(&self) -> usize {
         self.queued + self.input.len() + self.channel.waiting()
+    }
+
+    /// Bytes of values that have come, or were taken by the other end; and whether it has taken all.
+    pub(super) fn moved(&self) -> (u64, bool) {
+        let untaken = sys::untaken(self.channel.as_fd()) + self.channel.waiting() as u64;
+        let coming = match &self.value {
+            // What is not looked at yet, because more is to come first.
+            Value::Into(spans, _) => sys::unread(self.channel.as_fd()).min(spans.left),
+            _ => 0,
+        };
+        (self.came + coming + self.gone.saturating_sub(untaken), self.output.is_empty() && untaken == 0)
     }
 
     /// The socket may have something.
@@ -420,6 +436,7 @@ impl Link {
                     let step = n.min(usize::try_from(spans.left).unwrap_or(usize::MAX));
                     spans.advance(step);
                     n -= step;
+                    self.gone += step as u64;
                     if spans.left == 0 {
                         left.push(*ticket);
                     }
@@ -445,6 +462,7 @@ impl Link {
                     let step = there.len().min(usize::try_from(spans.left).unwrap_or(usize::MAX));
                     spans.store(&there[..step]);
                     self.at += step;
+                    self.came += step as u64;
                     if spans.left == 0 {
                         let (ticket, right) = (*ticket, spans.is_right());
                         self.value = Value::None;
@@ -462,6 +480,7 @@ impl Link {
                     match self.channel.receive_into(spans.list.make_contiguous()) {
                         Moved::Bytes(n) => {
                             spans.came(n);
+                            self.came += n as u64;
                             // Behind a long value there is rarely something at once; if there is, the socket tells.
                             let over = spans.left == 0 && !self.channel.is_secure();
                             self.drained = over || self.channel.is_dry(n, wanted);

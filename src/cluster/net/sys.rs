@@ -305,6 +305,23 @@ pub fn has_bytes(socket: BorrowedFd<'_>) -> bool {
     unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags) > 0 }
 }
 
+/// Bytes that have come and were not received yet.
+pub fn unread(socket: BorrowedFd<'_>) -> u64 {
+    count(socket, libc::FIONREAD)
+}
+
+/// Bytes that were sent and that the machine at the other end has not taken; on a socket of this machine, that the other process has not.
+pub fn untaken(socket: BorrowedFd<'_>) -> u64 {
+    count(socket, libc::TIOCOUTQ)
+}
+
+fn count(socket: BorrowedFd<'_>, what: libc::Ioctl) -> u64 {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: both of what is asked for write one int.
+    let known = unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut bytes) } == 0;
+    u64::try_from(bytes).ok().filter(|_| known).unwrap_or(0)
+}
+
 /// Descriptors that this process may have.
 #[must_use]
 pub fn most_files() -> usize {

@@ -17,6 +17,7 @@ use super::net::Span;
 use super::wire::{self, Card, Extent, Region};
 use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
+use crate::base::queue::Queue;
 use crate::base::status::{NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE};
 use crate::base::{log, memory};
 use crate::cuda;
@@ -165,14 +166,40 @@ pub struct Current {
     pub said: wire::Mover,
 }
 
+/// What the thread is still to do.
 #[derive(Default)]
-struct Queue {
-    commands: VecDeque<Command>,
+struct Commands {
+    /// First, whatever waits: calls end when they were done, while memory that is registered may take longer than a call may.
+    renewals: Queue<u64>,
+    others: Queue<Command>,
     stop: bool,
 }
 
+impl Commands {
+    fn is_empty(&self) -> bool {
+        self.renewals.is_empty() && self.others.is_empty()
+    }
+
+    fn next(&mut self) -> Option<Command> {
+        self.renewals.pop().map(Command::Renew).or_else(|| self.others.pop())
+    }
+
+    /// What was to be written before is not begun by the next agent, which whoever asked for it knows nothing of.
+    fn renew(&mut self, number: u64) {
+        self.others.retain(|command| !matches!(command, Command::Write(_)));
+        self.renewals.push(number);
+    }
+
+    /// Takes such a command out. Gives whether there was one.
+    fn take_out(&mut self, is: impl Fn(&Command) -> bool) -> bool {
+        let before = self.others.len();
+        self.others.retain(|command| !is(command));
+        self.others.len() < before
+    }
+}
+
 struct Shared {
-    queue: Mutex<Queue>,
+    queue: Mutex<Commands>,
     wake: Condvar,
     current: Mutex<Option<Arc<Current>>>,
     moved: AtomicU64,
@@ -209,7 +236,7 @@ impl Mover {
     }
 
     fn say(&self, command: Command) {
-        self.shared.queue.lock().commands.push_back(command);
+        self.shared.queue.lock().others.push(command);
         self.shared.wake.notify_one();
     }
 
@@ -244,9 +271,8 @@ impl Mover {
     fn take_back(&self, number: u32) {
         let mut queue = self.shared.queue.lock();
         let is = |command: &Command| matches!(command, Command::Register(of, ..) if *of == number);
-        match queue.commands.iter().position(is) {
-            Some(at) => drop(queue.commands.remove(at)),
-            None => queue.commands.push_back(Command::Unregister(number, sync_channel(1).0)),
+        if !queue.take_out(is) {
+            queue.others.push(Command::Unregister(number, sync_channel(1).0));
         }
         drop(queue);
         self.shared.wake.notify_one();
@@ -274,20 +300,18 @@ impl Mover {
 
     /// Does not begin to write something, if it has not yet: told as `Moved` then.
     pub fn cancel(&self, ticket: u64) {
-        let mut queue = self.shared.queue.lock();
-        let at = queue.commands.iter().position(|one| matches!(one, Command::Write(write) if write.ticket == ticket));
-        if let Some(at) = at {
-            queue.commands.remove(at);
-            drop(queue);
+        let is = |one: &Command| matches!(one, Command::Write(write) if write.ticket == ticket);
+        let unsent = self.shared.queue.lock().take_out(is);
+        if unsent {
             (self.shared.tell)(News::Moved(ticket, How::Unsent));
         }
     }
 
-    /// Ends all that is under way: told as `Renewed`.
+    /// Ends all that is under way, and what waits to be written: told as `Renewed`. It waits for nothing but what the thread is doing just now.
     pub fn renew(&self, number: u64) {
         let mut queue = self.shared.queue.lock();
         *self.shared.current.lock() = None;
-        queue.commands.push_back(Command::Renew(number));
+        queue.renew(number);
         drop(queue);
         self.shared.wake.notify_one();
     }
@@ -402,7 +426,7 @@ impl Running {
         let said = wire::Mover { id: self.id, edition: self.edition, card: Card(card), regions };
         // A renewal that was asked for meanwhile comes first: until then it is as good as there is none.
         let queue = self.shared.queue.lock();
-        if !queue.commands.iter().any(|command| matches!(command, Command::Renew(_))) {
+        if queue.renewals.is_empty() {
             *self.shared.current.lock() = Some(Arc::new(Current { number: self.number, said }));
         }
         drop(queue);
@@ -418,13 +442,13 @@ impl Running {
                 if queue.stop {
                     break;
                 }
-                if queue.commands.is_empty() {
+                if queue.is_empty() {
                     let limit = self.pause();
                     if !limit.is_zero() {
                         shared.wake.wait_for(&mut queue, limit);
                     }
                 }
-                queue.commands.pop_front()
+                queue.next()
             };
             self.on_device(|running| {
                 if let Some(command) = command {

@@ -9,6 +9,33 @@ fn settings() -> Settings {
     Settings { loopback: true, devices: String::new(), drain: Duration::from_millis(100), unfenced: false }
 }
 
+fn a_write(ticket: u64) -> Command {
+    Command::Write(Write { ticket, from: Vec::new(), stage: None, to: 1, into: Vec::new() })
+}
+
+#[test]
+fn a_renewal_waits_for_nothing_and_what_was_to_be_written_before_it_is_not() {
+    let mut all = Commands::default();
+    let register = Command::Register(3, Span::of_test(8, 8), Medium::Host, sync_channel(1).0);
+    [register, a_write(1), Command::Part(5)].into_iter().for_each(|command| all.others.push(command));
+    all.renew(1);
+    all.others.push(a_write(2));
+    all.renew(2);
+    all.others.push(a_write(3));
+    let mut order = Vec::new();
+    while let Some(command) = all.next() {
+        order.push(match command {
+            Command::Renew(number) => format!("renew {number}"),
+            Command::Write(write) => format!("write {}", write.ticket),
+            Command::Register(number, ..) => format!("register {number}"),
+            Command::Part(id) => format!("part {id}"),
+            _ => panic!(),
+        });
+    }
+    assert_eq!(order, ["renew 1", "renew 2", "register 3", "part 5", "write 3"]);
+    assert!(all.is_empty() && !all.take_out(|_| true));
+}
+
 struct Rig {
     mover: Mover,
     news: Receiver<News>,
@@ -201,7 +228,7 @@ fn what_nobody_waits_for_any_more_does_not_come_to_be_registered() {
             Command::Unregister(number, _) => ("unregister", *number),
             _ => ("", 0),
         };
-        queue.commands.iter().map(name).collect::<Vec<_>>()
+        queue.others.iter().map(name).collect::<Vec<_>>()
     };
     for number in 1..=3 {
         mover.say(Command::Register(number, span, Medium::Host, sync_channel(1).0));
@@ -209,7 +236,7 @@ fn what_nobody_waits_for_any_more_does_not_come_to_be_registered() {
     mover.take_back(2);
     assert_eq!(waiting(&mover), [("register", 1), ("register", 3)]);
     // One that has begun is undone after it.
-    mover.shared.queue.lock().commands.pop_front();
+    mover.shared.queue.lock().others.pop();
     mover.take_back(1);
     assert_eq!(waiting(&mover), [("register", 3), ("unregister", 1)]);
 }

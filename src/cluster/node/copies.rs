@@ -13,7 +13,8 @@ use crate::cluster::wire::{Announce, Metadata, Replica};
 const MAX_COPIES: usize = 256;
 
 /// How much longer a copy with so many bytes may take: a second for a MiB.
-fn more_ms(bytes: u64) -> Millis {
+#[must_use]
+pub fn more_ms(bytes: u64) -> Millis {
     bytes >> 10
 }
 

@@ -19,6 +19,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+pub use copies::more_ms;
 pub use real::NodeStore;
 pub use storage::{Hold, Memory, Offer, Pinned, Plan, Storage, Wake};
 
@@ -147,6 +148,8 @@ pub enum Action {
         /// First byte.
         offset: u64,
     },
+    /// End the connection of somebody who takes a value too slowly; then say `Sent` with false of all that was on its way there.
+    Close(Peer),
     /// Write bytes of a value that is held to where the other side said; then say `Sent`.
     Push {
         /// To whom.
@@ -404,6 +407,7 @@ impl<S: Storage> Agent<S> {
         self.answer_stored(now, to);
         self.serve_come(now, to);
         self.end_late_puts(now, to);
+        self.end_slow_streams(now, to);
         self.look_after_copies(now);
         self.end_doubts();
         self.renew_if_needed(now, to);

@@ -11,12 +11,14 @@ use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_CUDA, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_STALE,
     NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_NOT_READY, NMC_OK, nmc_status_t,
 };
-use crate::cluster::types::{Millis, Name, Peer, PutId};
+use crate::cluster::types::{Millis, Name, Peer, PutId, slow_ms};
 use crate::cluster::wire::{Answer, Done, Extent, Frame, Put, PutDone, Reserve, Reserved, Stopped, Verified, Verify};
 use std::collections::{HashMap, VecDeque};
 
-/// How long a put may take at most, whatever its client says.
-const MOST_MS: Millis = 30_000;
+/// How long a put of so many bytes may take at most, whatever its client says.
+fn most_ms(length: u64) -> Millis {
+    30_000 + slow_ms(length)
+}
 
 /// Puts of which it is remembered what came of them.
 const MAX_REMEMBERED: usize = 1 << 16;
@@ -168,7 +170,7 @@ impl<S: Storage> Agent<S> {
         };
         match plan {
             Ok(plan) => {
-                let until = now + time_left.min(MOST_MS);
+                let until = now + time_left.min(most_ms(put.length));
                 let taken = Taken { plan, state: State::Receiving(from, request), until, mover: 0, hold: put.hold };
                 self.taken.insert(put.put, taken);
                 to.push(Action::Receive { from, request, put: put.put, plan, length: put.length });
@@ -288,7 +290,7 @@ impl<S: Storage> Agent<S> {
     /// Looks whether puts that are to be on disk are.
     pub(super) fn answer_stored(&mut self, now: Millis, to: &mut Queue<Action>) {
         let Self { taken, storage, .. } = self;
-        let mut over = Vec::new();
+        let mut over = Queue::new();
         for (put, taken) in taken.iter() {
             let State::Storing(asked) = taken.state else { continue };
             match storage.written(taken.plan) {
@@ -335,7 +337,7 @@ impl<S: Storage> Agent<S> {
         let reserved = plan.and_then(|plan| Ok((plan, self.named_extents(plan, again.is_none())?)));
         let message = match reserved {
             Ok((plan, extents)) => {
-                let until = now + time_left.min(MOST_MS);
+                let until = now + time_left.min(most_ms(put.length));
                 let mover = self.mover;
                 let taken = self.taken.entry(put.put).or_insert(Taken {
                     plan,
@@ -528,4 +530,15 @@ fn said(done: Result<Done>) -> (nmc_status_t, Option<Done>) {
 fn answer(from: Peer, request: u64, done: Result<Done>) -> Action {
     let (status, done) = said(done);
     Action::Send(from, Frame::answering(request, PutDone { status, done }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_put_has_time_on_a_slow_network() {
+        // 4 GiB at 100 Mbit/s, which some share.
+        assert!(most_ms(4 << 30) > 10 * 360_000 && most_ms(1000) < 31_000);
+    }
 }

@@ -10,7 +10,7 @@ use crate::base::status::{
     NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
 use crate::base::{log, memory};
-use crate::cluster::types::{Millis, ObjectKey, Peer, PutId};
+use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, slow_ms};
 use crate::cluster::wire::{Answer, CancelFetch, Expire, Fetch, Fetched, Frame, Metadata};
 
 /// Peers of which it is remembered what they asked for.
@@ -18,6 +18,9 @@ const MAX_PEERS: usize = 1 << 16;
 
 /// Values that are on their way to one peer.
 const MAX_SERVED: usize = 256;
+
+/// How long a value may be on its way on a stream, besides what it takes at the slowest pace at which anybody waits for one.
+const STREAM_MS: Millis = 60_000;
 
 /// Values that come from the disk for all of them.
 const MAX_COMING: usize = 4096;
@@ -54,6 +57,11 @@ impl Serving {
     /// Whether bytes that somebody else moves take too long.
     pub(super) fn is_late(&self, now: Millis) -> bool {
         self.answer.is_some() && now >= self.until
+    }
+
+    /// The same of bytes on a stream.
+    fn is_slow(&self, now: Millis) -> bool {
+        self.answer.is_none() && now >= self.until
     }
 }
 
@@ -107,7 +115,7 @@ impl<S: Storage> Agent<S> {
             false => self.storage.pin(plan, &fetch.key, fetch.put),
         };
         match pinned {
-            Ok(Hold::Held(pinned)) => self.serve(from, request, fetch, pinned, now, to),
+            Ok(Hold::Held(pinned)) => self.serve((from, request, time_left), fetch, pinned, now, to),
             Ok(Hold::Coming(number)) if self.coming.len() >= MAX_COMING => {
                 self.storage.forget(number);
                 to.push(reply(refused(NMC_ERR_BUSY)));
@@ -136,7 +144,7 @@ impl<S: Storage> Agent<S> {
                 Ok(Some(pinned)) => Ok(pinned),
                 Err(error) => Err(error.status),
             };
-            let Coming { to: from, request, fetch, .. } = self.coming.swap_remove(at);
+            let Coming { to: from, request, fetch, until, .. } = self.coming.swap_remove(at);
             let reply = |status| Action::Send(from, Frame::answering(request, unheld(status)));
             match came {
                 // Somebody may have been told that it is removed, or the node has begun another life.
@@ -144,7 +152,7 @@ impl<S: Storage> Agent<S> {
                     self.storage.unpin(pinned.pin);
                     to.push(reply(NMC_ERR_UNAVAILABLE));
                 }
-                Ok(pinned) => self.serve(from, request, fetch, pinned, now, to),
+                Ok(pinned) => self.serve((from, request, until.saturating_sub(now)), fetch, pinned, now, to),
                 Err(status) => {
                     self.storage.forget(number);
                     to.push(reply(status));
@@ -159,7 +167,14 @@ impl<S: Storage> Agent<S> {
         coming.extract_if(.., |coming| coming.to == peer).for_each(|coming| storage.forget(coming.number));
     }
 
-    fn serve(&mut self, from: Peer, request: u64, fetch: Fetch, pinned: Pinned, now: Millis, to: &mut Queue<Action>) {
+    fn serve(
+        &mut self,
+        (from, request, time_left): (Peer, u64, Millis),
+        fetch: Fetch,
+        pinned: Pinned,
+        now: Millis,
+        to: &mut Queue<Action>,
+    ) {
         let reply = |fetched| Action::Send(from, Frame::answering(request, fetched));
         if fetch.put != PutId(0) && fetch.put != pinned.put {
             // The key has another value by now, which nobody has asked for.
@@ -194,8 +209,14 @@ impl<S: Storage> Agent<S> {
         let (pin, offset) = (pinned.pin, fetch.offset);
         let answer = pushed.then(|| fetched.clone());
         let expires = (fetch.expire_ms > 0).then_some((fetch.key, fetched.put, fetch.expire_ms));
-        // 16 MiB a second, besides.
-        let until = now + self.config.doubt_ms + (bytes >> 14);
+        // 16 MiB a second, besides; on a stream as long as whoever asked says, which sees how fast it comes.
+        let most = STREAM_MS + slow_ms(bytes);
+        let more = match (pushed, time_left) {
+            (true, _) => bytes >> 14,
+            (false, 0) => most,
+            (false, time_left) => time_left.min(most),
+        };
+        let until = now + self.config.doubt_ms + more;
         let mover = self.mover;
         self.serving.insert(pin, Serving { to: from, request, answer, until, mover, cancelled: None, expires });
         to.push(if pushed {
@@ -232,6 +253,14 @@ impl<S: Storage> Agent<S> {
             self.pushes.pop_first();
         }
         next
+    }
+
+    /// Ends connections on which a value is not taken in time: as long as it is on its way it cannot be evicted.
+    pub(super) fn end_slow_streams(&mut self, now: Millis, to: &mut Queue<Action>) {
+        for serving in self.serving.values_mut().filter(|serving| serving.is_slow(now)) {
+            serving.until = Millis::MAX;
+            to.push(Action::Close(serving.to));
+        }
     }
 
     /// The last byte of a value has left, and arrived if it was pushed; or no more will leave.

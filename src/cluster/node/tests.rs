@@ -916,6 +916,35 @@ fn a_stub_is_apart_from_the_values_of_its_namespace_and_others_do_not_see_that()
 }
 
 #[test]
+fn who_takes_a_value_for_longer_than_it_said_does_not_keep_it_from_being_evicted() {
+    // For as long as it says it waits, and 10 s; for longer than a minute if it has said nothing, or more.
+    for (time_left_ms, most) in [(1_000, 11_000), (0, 70_000), (u32::MAX, 70_000)] {
+        let mut rig = Rig::joined(64);
+        let plan = rig.local(1);
+        let pins = |rig: &Rig| rig.agent.storage().header(plan).unwrap().pins;
+        for request in 1..3 {
+            let message = rig.fetch(plan, 0).into();
+            rig.on(Event::Message(CLIENT, Frame { request, time_left_ms, message }));
+        }
+        assert_eq!(pins(&rig), 2);
+        rig.actions.clear();
+        let closed = |rig: &Rig| rig.actions.iter().filter(|action| **action == Action::Close(CLIENT)).count();
+        rig.now += most - 1;
+        rig.on(Event::Tick);
+        assert_eq!(closed(&rig), 0);
+        rig.now += 1;
+        rig.on(Event::Tick);
+        assert!(closed(&rig) > 0);
+        rig.actions.clear();
+        rig.now += most;
+        rig.on(Event::Tick);
+        assert_eq!(closed(&rig), 0, "it is said once");
+        (1..40).for_each(|pin| rig.on(Event::Sent(pin, false)));
+        assert_eq!(pins(&rig), 0);
+    }
+}
+
+#[test]
 fn what_comes_from_the_disk_keeps_nobody_waiting_and_is_given_to_who_still_wants_it() {
     let mut rig = Rig::joined(64);
     let other = ObjectKey::new(b"", b"other").unwrap();

@@ -3,6 +3,7 @@
 
 use crate::base::error::Result;
 use crate::base::memory;
+use crate::base::queue::Queue;
 use crate::cluster::net::{Net, Ready, Span, WAKE};
 use crate::cluster::nixl::room::Room;
 use crate::cluster::nixl::sys::Medium;
@@ -10,7 +11,6 @@ use crate::cluster::nixl::{Current, Mover, News, Settings};
 use crate::cluster::wire::Extent;
 use crate::rpc::Event;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ const MOST_PIECES: usize = 1024;
 
 /// What the mover has told and nobody has looked at.
 struct Inbox {
-    news: Mutex<VecDeque<News>>,
+    news: Mutex<Queue<News>>,
     wake: Event,
 }
 
@@ -43,7 +43,7 @@ impl Carrier {
         let inbox = Arc::new(Inbox { news: Mutex::default(), wake: Event::new()? });
         let own = Arc::clone(&inbox);
         let mover = Mover::start(settings, move |news| {
-            own.news.lock().push_back(news);
+            own.news.lock().push(news);
             own.wake.signal();
         })?;
         net.poller().add(&inbox.wake.as_fd(), WAKE, false)?;
@@ -53,7 +53,7 @@ impl Carrier {
     }
 
     /// What the mover has told.
-    pub(super) fn take(&self, ready: &[Ready]) -> VecDeque<News> {
+    pub(super) fn take(&self, ready: &[Ready]) -> Queue<News> {
         if ready.iter().any(|ready| ready.number == WAKE) {
             self.inbox.wake.drain();
         }

@@ -18,7 +18,7 @@ use crate::cluster::net::{Address, ByNumber, Heard, Limits, Listener, Net, Ready
 use crate::cluster::nixl::sys::Medium;
 use crate::cluster::nixl::{How, Mover, News, Settings, Write};
 use crate::cluster::node::storage::Wake;
-use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan};
+use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan, more_ms};
 use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, incarnation_of};
 use crate::cluster::wire::{self, Card, Fetch, Fetched, Frame, Message, Metadata, Region, Replica, Reserved};
 use crate::sync::service_thread;
@@ -41,6 +41,8 @@ const MOST_FILLS: usize = 64;
 const MOST_WAITING: usize = 4096;
 /// How long an owner may take to answer. Then its bytes come, or the connection is ended as one that has stalled.
 const FILL_MS: Millis = 5_000;
+/// How long a value may be on its way for a copy at least.
+const COPY_MS: Millis = 60_000;
 
 enum Mail {
     Keep(ObjectKey, Box<Replica>),
@@ -449,6 +451,7 @@ impl<S: Memory> Running<S> {
                 self.events.push(Event::Received(put, false));
             }
             Action::SendValue { to, frame, pin, offset } => self.send_value(to, &frame, pin, offset),
+            Action::Close(peer) => self.net.close(peer),
             Action::Push { pin, offset, length, into, mover, .. } => {
                 let from = self.agent.storage().far_spans(pin, offset, length).and_then(Spans::list);
                 match (&self.mover, from) {
@@ -536,7 +539,8 @@ impl<S: Memory> Running<S> {
             News::Renewed(number) => self.events.push(Event::Renewed(number)),
             News::Met(id, good) => self.about_movers(|meetings, to| meetings.met(id, good, to)),
             News::Card => {
-                let peers: Vec<Peer> = self.meetings.peers().collect();
+                let mut peers = Queue::new();
+                peers.extend(self.meetings.peers());
                 peers.into_iter().for_each(|peer| self.introduce(peer, 0, true));
             }
         }
@@ -609,7 +613,9 @@ impl<S: Memory> Running<S> {
             self.events.extend(into.map(|(ticket, _)| Event::Filled(ticket, false)));
             return;
         };
-        let _ = self.net.send(peer, &Frame { request: 1, time_left_ms: 60_000, message: fetch.into() });
+        // Longer than the copy has.
+        let time_left_ms = u32::try_from(COPY_MS + more_ms(length)).unwrap_or(u32::MAX);
+        let _ = self.net.send(peer, &Frame { request: 1, time_left_ms, message: fetch.into() });
         self.fills.insert(peer, filling);
     }
 

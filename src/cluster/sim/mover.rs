@@ -134,6 +134,13 @@ impl Sim {
         self.after(delay, Event::Client(at, life, event));
     }
 
+    /// A page of the value of a request has come to where it belongs.
+    fn tell_how_far(&mut self, client: Addr, life: u64, request: u64, whole: bool) {
+        if let Addr::Client(at) = client {
+            self.after(1, Event::Client(at, life, client::Event::Moved(request, 1 << 20, whole)));
+        }
+    }
+
     pub(super) fn agent_moves(&mut self, at: usize, life: u64, action: node::Action) {
         let number = self.mover.number();
         match action {
@@ -152,6 +159,11 @@ impl Sim {
                 let reading = Reading { node: at, life, pin, to, frame, pages: Vec::new(), length };
                 self.mover.reading.insert(number, reading);
                 self.soon(Step::Read(number));
+            }
+            node::Action::Close(peer) => {
+                let closed = self.mover.reading.extract_if(.., |_, r| r.node == at && r.to == peer);
+                let pins: Vec<u64> = closed.map(|(_, reading)| reading.pin).collect();
+                pins.into_iter().for_each(|pin| self.tell_agent(at, life, node::Event::Sent(pin, false)));
             }
             node::Action::Push { to, pin, length, into, mover, .. } => {
                 let (Addr::Client(client), client_life) = Self::addr(to) else { return };
@@ -420,9 +432,11 @@ impl Sim {
         if let Some(page) = receiving.pages.get(receiving.at) {
             let landed = agent.storage_mut().write(receiving.plan, receiving.at, *page);
             receiving.at += 1;
+            let (request, whole) = (receiving.request, receiving.at == receiving.pages.len());
             if !landed {
                 self.violated(Promise::NoLateWrite, format!("n{node}: {put:?} is received into another's pages"));
             }
+            self.tell_how_far(client, client_life, request, whole);
             return self.soon(Step::Receive(number));
         }
         self.mover.receiving.remove(&number);
@@ -439,6 +453,8 @@ impl Sim {
         if reading.pages.len() < reading.length {
             let page = agent.storage().read(reading.pin, reading.pages.len());
             reading.pages.push(page);
+            let (request, (client, client_life)) = (reading.frame.request, Self::addr(reading.to));
+            self.tell_how_far(client, client_life, request, false);
             return self.soon(Step::Read(number));
         }
         let Some(reading) = self.mover.reading.remove(&number) else { return };

@@ -1,6 +1,7 @@
 //! The client by itself, told by hand what happened.
 
 mod damage;
+mod pace;
 
 use super::ReadOrder;
 use super::{Action, Call, Client, Config, Event, GetCall, Outcome, PutCall};

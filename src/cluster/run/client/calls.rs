@@ -3,6 +3,7 @@
 use super::{Ended, Group, Running, Sent, State, Task, is_refusal};
 use crate::base::error::Result;
 use crate::base::memory;
+use crate::base::queue::Queue;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_TOO_SMALL, NMC_OK};
 use crate::cluster::client::{Action, Event, Outcome};
 use crate::cluster::net::{ByNumber, Heard, Ready, now_ms};
@@ -36,12 +37,27 @@ impl State {
     }
 
     /// Groups that nobody waits for and that have ended.
-    pub(super) fn take_unattended(&mut self) -> Vec<(Ended, Vec<Outcome>)> {
+    pub(super) fn take_unattended(&mut self) -> Queue<(Ended, Vec<Outcome>)> {
+        let mut done = Queue::new();
         // It keeps its room: whoever began a call was given that.
         let over = self.over.drain(..).filter_map(|number| self.groups.remove(&number));
-        let done: Vec<_> = over.filter_map(|group| Some((group.ended?, group.outcomes))).collect();
+        done.extend(over.filter_map(|group| Some((group.ended?, group.outcomes))));
         self.unattended -= done.len();
         done
+    }
+
+    /// Whoever drives calls this, as if calls had ended that nobody waits for. Nothing else is done here.
+    pub(super) fn post(&mut self, tag: u64, ended: Ended) -> Result<()> {
+        if self.cancelled {
+            crate::bail!(NMC_ERR_CANCELLED, "the client is closed");
+        }
+        memory::reserve_map(&mut self.groups, 1)?;
+        memory::reserve(&mut self.over, self.unattended + 1)?;
+        let (number, waiter) = (self.number(), Arc::new(Condvar::new()));
+        self.unattended += 1;
+        self.over.push(number);
+        self.groups.insert(number, Group { outcomes: Vec::new(), left: 0, tag, waiter, ended: Some(ended) });
+        Ok(())
     }
 
     pub(super) fn begin(
@@ -202,6 +218,9 @@ impl State {
     }
 
     fn tell_all(&mut self, now: Millis) {
+        if self.core.is_due(now) {
+            self.look_at_values(now);
+        }
         while let Some(event) = self.events.pop() {
             let mut actions = std::mem::take(&mut self.actions);
             self.core.on(event, now, &mut actions);

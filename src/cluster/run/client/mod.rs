@@ -16,14 +16,16 @@ use crate::base::log;
 use crate::base::queue::Queue;
 use crate::base::status::{NMC_ERR_PERMISSION, NMC_ERR_VERSION, nmc_status_t};
 use crate::cluster::client::{Action, Call, Client, Config, Event, Memory, Outcome};
-use crate::cluster::net::{Address, ByNumber, Limits, Net, Poller, Span, now_ms};
+use crate::cluster::net::{Address, ByNumber, Limits, Net, Poller, Ready, Span, WAKE, now_ms};
 use crate::cluster::nixl::Settings;
 use crate::cluster::nixl::sys::Medium;
 use crate::cluster::types::{Millis, NodeId, ObjectKey, Peer};
 use crate::cluster::wire::Frame;
+use crate::rpc;
 use crate::sync::service_thread;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -108,6 +110,8 @@ struct Node {
     large: usize,
     /// Requests that wait for one.
     waiting: Queue<(Frame, Memory)>,
+    /// Bytes that have moved on those connections since it was looked last.
+    moved: u64,
     /// What it was told of the own mover: which, and which edition; and when.
     told: (u64, u64),
     told_at: Millis,
@@ -117,13 +121,23 @@ struct Node {
     met: bool,
 }
 
+/// A connection for large values.
+struct Large {
+    /// Whose it is.
+    node: NodeId,
+    /// Bytes that had moved on it when it was looked last.
+    seen: u64,
+    /// How many had moved since then, and whether those that were to leave have.
+    moved: (u64, bool),
+}
+
 struct State {
     core: Client,
     net: Net,
     masters: Masters,
     nodes: HashMap<NodeId, Node>,
-    /// Connections for large values, and whose they are.
-    large: ByNumber<Peer, NodeId>,
+    /// Connections for large values.
+    large: ByNumber<Peer, Large>,
     calls: ByNumber<u64, Running>,
     groups: ByNumber<u64, Group>,
     requests: ByNumber<u64, Sent>,
@@ -154,6 +168,8 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     poller: Arc<Poller>,
+    /// Wakes whoever drives: something was posted.
+    bell: rpc::Event,
     /// Wakes those who drive for calls that nobody waits for: the thread, and who wants to hear of them.
     background: Condvar,
 }
@@ -206,7 +222,9 @@ impl Service {
             closing: false,
             cancelled: false,
         };
-        let shared = Shared { state: Mutex::new(state), poller, background: Condvar::new() };
+        let bell = rpc::Event::new()?;
+        poller.add(&bell.as_fd(), WAKE, false)?;
+        let shared = Shared { state: Mutex::new(state), poller, bell, background: Condvar::new() };
         Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
     }
 
@@ -315,6 +333,15 @@ impl Service {
         Ok(())
     }
 
+    /// Has whichever thread drives call this, which may begin more. For threads that are not to do what others wait for: nothing is sent, and nobody is
+    /// told anything, by whoever calls this. Nothing is called if this fails.
+    pub fn post(&self, tag: u64, then: Ended) -> Result<()> {
+        self.shared.state.lock().post(tag, then)?;
+        self.shared.bell.signal();
+        self.shared.background.notify_all();
+        Ok(())
+    }
+
     /// Ends spawned calls with this tag, with CANCELLED.
     pub fn end(&self, tag: u64) {
         let mut state = self.shared.state.lock();
@@ -345,7 +372,7 @@ impl Service {
         for _ in 0..LOOKS {
             ready.clear();
             self.shared.poller.wait(Duration::ZERO, &mut ready);
-            state.turn(&ready);
+            self.shared.turn(&mut state, &ready);
             if !state.net.is_busy() {
                 break;
             }
@@ -407,7 +434,7 @@ pub fn is_refusal(status: nmc_status_t) -> bool {
     matches!(status, NMC_ERR_PERMISSION | NMC_ERR_VERSION)
 }
 
-fn tell(done: Vec<(Ended, Vec<Outcome>)>) {
+fn tell(done: Queue<(Ended, Vec<Outcome>)>) {
     done.into_iter().for_each(|(ended, outcomes)| ended(outcomes));
 }
 
@@ -441,10 +468,17 @@ impl Shared {
             } else if !MutexGuard::unlocked(&mut state, || self.poller.wait_awake(AWAKE, limit, &mut ready)) {
                 state.asleep = ASLEEP;
             }
-            state.turn(&ready);
+            self.turn(&mut state, &ready);
         }
         state.driven = false;
         state
+    }
+
+    fn turn(&self, state: &mut State, ready: &[Ready]) {
+        if ready.iter().any(|ready| ready.number == WAKE) {
+            self.bell.drain();
+        }
+        state.turn(ready);
     }
 
     /// If nobody drives the connections any more, the next who waits does.

@@ -1,6 +1,7 @@
 //! Values that somebody else moves ([`Carrier`]): whether a node can be reached in that way, and what is said to it then.
 
 use super::{GREET_MS, Node, State};
+use crate::base::queue::Queue;
 use crate::base::status::NMC_ERR_UNSUPPORTED;
 use crate::base::{log, memory};
 use crate::cluster::client::{Call, Event, Memory};
@@ -88,7 +89,8 @@ impl State {
             News::Card => {
                 // Those who knew it are told at once, so that the next call finds them ready.
                 let told = |(id, node): (&NodeId, &Node)| (node.told != (0, 0)).then_some(*id);
-                let nodes: Vec<NodeId> = self.nodes.iter().filter_map(told).collect();
+                let mut nodes = Queue::new();
+                nodes.extend(self.nodes.iter().filter_map(told));
                 nodes.into_iter().for_each(|id| self.greet(id));
             }
         }

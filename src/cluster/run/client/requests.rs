@@ -1,13 +1,13 @@
 //! What is asked of whom on which connection, and the bytes that go along. Small values share the one connection of a node; a large one has
 //! one for itself until it is over.
 
-use super::{MOST_LARGE, Sent, State};
+use super::{Large, MOST_LARGE, Sent, State};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_UNSUPPORTED, nmc_status_t};
 use crate::cluster::client::{Event, Memory};
 use crate::cluster::net::{Address, Span, Spans};
 use crate::cluster::run::SMALL;
-use crate::cluster::types::{MAX_PARTS, NodeId, Peer};
+use crate::cluster::types::{MAX_PARTS, Millis, NodeId, Peer};
 use crate::cluster::wire::{Frame, Message};
 use std::sync::atomic::AtomicU8;
 
@@ -31,7 +31,7 @@ impl State {
             node.shared.take().iter().chain(&node.free).for_each(|peer| self.net.close(*peer));
             node.free.clear();
             (node.told, node.met, node.large) = ((0, 0), false, 0);
-            self.large.retain(|_, of| *of != id);
+            self.large.retain(|_, of| of.node != id);
         }
         if self.carrier.is_some()
             && let Some(refusal) = self.refused(id, &mut frame, from.call)
@@ -83,7 +83,7 @@ impl State {
                     match room.and_then(|address| self.net.connect(&address)) {
                         Ok(peer) => {
                             node.large += 1;
-                            self.large.insert(peer, id);
+                            self.large.insert(peer, Large { node: id, seen: 0, moved: (0, false) });
                             peer
                         }
                         Err(_) => {
@@ -96,6 +96,7 @@ impl State {
                 None => return,
             };
             let Some((frame, from)) = node.waiting.pop() else { return };
+            self.events.push(Event::Begun(frame.request));
             self.send(peer, Some(id), frame, from);
         }
     }
@@ -259,12 +260,39 @@ impl State {
         }
         let lost = self.requests.extract_if(|_, sent| sent.peer == peer);
         self.events.extend(lost.map(|(number, _)| Event::Lost(number)));
-        if let Some(id) = self.large.remove(&peer) {
+        if let Some(Large { node: id, .. }) = self.large.remove(&peer) {
             if let Some(node) = self.nodes.get_mut(&id) {
                 node.free.retain(|free| *free != peer);
                 node.large -= 1;
             }
             self.send_waiting(id);
+        }
+    }
+
+    /// Some requests are late unless their values move: tells how much they have. What waits for a connection is told what moves on those that
+    /// its node has.
+    pub(super) fn look_at_values(&mut self, now: Millis) {
+        if self.large.is_empty() {
+            return;
+        }
+        self.nodes.values_mut().for_each(|node| node.moved = 0);
+        for (peer, large) in &mut self.large {
+            let (moved, whole) = self.net.moved(*peer);
+            large.moved = (moved.saturating_sub(std::mem::replace(&mut large.seen, moved)), whole);
+            if let Some(node) = self.nodes.get_mut(&large.node) {
+                node.moved += large.moved.0;
+            }
+        }
+        let mut tell = |request, bytes, whole| {
+            self.core.on(Event::Moved(request, bytes, whole), now, &mut self.actions);
+        };
+        for (request, sent) in &self.requests {
+            if let Some(Large { moved: (bytes, whole), .. }) = self.large.get(&sent.peer) {
+                tell(*request, *bytes, *whole);
+            }
+        }
+        for node in self.nodes.values() {
+            node.waiting.iter().for_each(|(frame, _)| tell(frame.request, node.moved, false));
         }
     }
 }
