@@ -1546,7 +1546,8 @@ nmc_status_t nmc_store_remove(struct nmc_store_t *store, struct nmc_slice_t key)
  * Removes all objects of the namespace whose keys begin with `prefix`, in memory and on disk. Stores how many in
  * `*out_removed`, if not NULL; an object that is in both places, or is being replaced, counts once. To find those that
  * are only on disk, it reads the ends of all buckets. It takes one call of the master for every few thousand objects
- * that the store can hold. Otherwise like `nmc_store_remove`.
+ * that the store can hold. Otherwise like `nmc_store_remove`; also `NMC_ERR_BUSY` (values kept coming back into memory and
+ * leaving the disk meanwhile: some may be left).
  */
 nmc_status_t nmc_store_remove_by_prefix(struct nmc_store_t *store,
                                         struct nmc_slice_t prefix,
@@ -2241,7 +2242,8 @@ typedef struct nmc_tier_config_t {
   uint32_t eviction;
   /**
    * After how many reads from disk a value comes back into memory, into the heap of the rank that read it last: 1
-   * for always, up to 255; 0 for never. This happens in the background, and evicts other values if memory is full.
+   * for always, up to 255; 0 for never. This happens in the background. If memory is full it evicts other values, but none that is still to
+   * be written to disk.
    */
   uint32_t promote_after;
   /**
@@ -3167,8 +3169,8 @@ nmc_status_t nmc_client_close(struct nmc_client_t *client);
  *
  * Blocks until a master has accepted the node as a member. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS`
  * (this client already has a node of that name), `NMC_ERR_UNAVAILABLE` (no master accepted the node in time, because
- * none answers or the name is taken; nothing of the node is left), `NMC_ERR_LIMIT` (no port is free),
- * `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`, and those of `nmc_store_create`.
+ * none answers or the name is taken: the message has what the master said; nothing of the node is left), `NMC_ERR_LIMIT` (no port is
+ * free), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`, and those of `nmc_store_create`.
  */
 nmc_status_t nmc_client_mount(struct nmc_client_t *client,
                               struct nmc_slice_t name,

@@ -134,8 +134,8 @@ pub extern "C" fn nmc_client_close(client: *mut nmc_client_t) -> nmc_status_t {
 ///
 /// Blocks until a master has accepted the node as a member. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS`
 /// (this client already has a node of that name), `NMC_ERR_UNAVAILABLE` (no master accepted the node in time, because
-/// none answers or the name is taken; nothing of the node is left), `NMC_ERR_LIMIT` (no port is free),
-/// `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`, and those of `nmc_store_create`.
+/// none answers or the name is taken: the message has what the master said; nothing of the node is left), `NMC_ERR_LIMIT` (no port is
+/// free), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`, and those of `nmc_store_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_mount(
     client: *mut nmc_client_t,

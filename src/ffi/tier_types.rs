@@ -109,7 +109,8 @@ pub struct nmc_tier_config_t {
     /// FIFO.
     pub eviction: u32,
     /// After how many reads from disk a value comes back into memory, into the heap of the rank that read it last: 1
-    /// for always, up to 255; 0 for never. This happens in the background, and evicts other values if memory is full.
+    /// for always, up to 255; 0 for never. This happens in the background. If memory is full it evicts other values, but none that is still to
+    /// be written to disk.
     pub promote_after: u32,
     /// Write a value ahead of its eviction only if it was read from memory in at least this many different
     /// milliseconds, up to 2^24 - 1; 0 for all values. The store must evict by LRU or S3-FIFO.

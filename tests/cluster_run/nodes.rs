@@ -18,7 +18,9 @@ fn a_node_ends_and_comes_back_and_a_name_is_held_by_one() {
     assert_eq!(cluster.mount(&store, Some("shelf"), false).map_err(|e| e.status), Err(NMC_ERR_EXISTS));
     // Nor does another process of the machine take the name while this one lives.
     let hasty = Cluster::open(Config { patience: Duration::from_millis(500), ..directory.config() }).unwrap();
-    assert_eq!(hasty.mount(&a_store(8), Some("shelf"), false).map_err(|e| e.status), Err(NMC_ERR_UNAVAILABLE));
+    let taken = hasty.mount(&a_store(8), Some("shelf"), false).unwrap_err();
+    assert_eq!(taken.status, NMC_ERR_UNAVAILABLE);
+    assert!(taken.message.contains("\"shelf\" is a node on"), "{}", taken.message);
     let other = directory.client();
     put(&other, "k", b"value", 1).unwrap();
     cluster.unmount("shelf").unwrap();

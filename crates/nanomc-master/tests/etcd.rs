@@ -7,14 +7,17 @@
 mod common;
 
 use common::{Certificates, Node, PATIENCE, Running, eventually, remove_from_who_is_away};
-use nanomc::cluster::wire::Dropped;
+use nanomc::cluster::types::Position;
+use nanomc::cluster::wire::{Applied, Dropped};
+use nanomc_master::proto::etcd::{RangeRequest, kv_client::KvClient};
 use nanomc_master::proto::v1::{self, ping_response::MemberState};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 const OK: i32 = 0;
@@ -79,6 +82,13 @@ impl Etcd {
     fn signal(&self, signal: i32) {
         // SAFETY: a signal for a child that was not waited for yet.
         assert_eq!(unsafe { libc::kill(i32::try_from(self.child.id()).unwrap(), signal) }, 0);
+    }
+
+    /// How many transactions have changed something so far.
+    async fn revision(&self) -> i64 {
+        let channel = Channel::from_shared(self.url.clone()).unwrap().connect().await.unwrap();
+        let range = RangeRequest { key: b"/test/leader".to_vec(), ..Default::default() };
+        KvClient::new(channel).range(range).await.unwrap().into_inner().header.unwrap().revision
     }
 
     fn master(&self, args: &[&str]) -> Running {
@@ -156,11 +166,13 @@ async fn a_leader_that_etcd_does_not_hear_of_stops_answering() {
     leads(&master).await;
 }
 
-/// A way to etcd on which connections can die without a word, as when a cable is pulled; later ones live.
+/// A way to etcd on which connections can die without a word, as when a cable is pulled; later ones live. It can be slow, too.
 struct Way {
     url: String,
     /// How often it was cut; a connection lives while that is what it was when it began.
     cuts: Arc<AtomicUsize>,
+    /// What a byte takes, in µs.
+    pace: Arc<AtomicU64>,
 }
 
 impl Way {
@@ -168,19 +180,21 @@ impl Way {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (cuts, to) = (Arc::new(AtomicUsize::new(0)), etcd.url.trim_start_matches("http://").to_owned());
-        let seen = Arc::clone(&cuts);
+        let pace = Arc::new(AtomicU64::new(0));
+        let (seen, asked) = (Arc::clone(&cuts), Arc::clone(&pace));
         std::thread::spawn(move || {
             for near in listener.incoming() {
                 let (near, far) = (near.unwrap(), TcpStream::connect(&to).unwrap());
                 let pairs = [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)];
                 for (mut from, mut to) in pairs {
-                    let (cuts, begun) = (Arc::clone(&seen), seen.load(Relaxed));
+                    let (cuts, begun, pace) = (Arc::clone(&seen), seen.load(Relaxed), Arc::clone(&asked));
                     std::thread::spawn(move || {
                         let mut bytes = [0; 4096];
                         while let Ok(n @ 1..) = from.read(&mut bytes) {
                             while cuts.load(Relaxed) != begun {
                                 std::thread::park();
                             }
+                            std::thread::sleep(Duration::from_micros(pace.load(Relaxed) * n as u64));
                             if to.write_all(&bytes[..n]).is_err() {
                                 break;
                             }
@@ -190,7 +204,7 @@ impl Way {
                 }
             }
         });
-        Self { url, cuts }
+        Self { url, cuts, pace }
     }
 }
 
@@ -243,6 +257,92 @@ async fn what_was_removed_is_dropped_by_who_was_away_under_the_next_leader() {
     let drops = node.drops();
     let Dropped::Replica(replica) = &drops.entries[0].what else { panic!("{drops:?}") };
     assert_eq!((replica.index, replica.epoch, replica.put.0, replica.key.key()), (9, 1, put_id, &b"k"[..]));
+}
+
+/// Keys that a node has, and what removes them.
+fn fill(node: &mut Node, count: usize) -> impl Iterator<Item = v1::RemoveRequest> {
+    // Long, so that they are not written down at once where the way to etcd is slow.
+    let key = |n: usize| format!("{n:0200}");
+    for (n, index) in (0..count).zip(0..) {
+        node.publish(index, &key(n), 1000 + u64::from(index), 5);
+    }
+    (0..count).map(move |n| v1::RemoveRequest { key: key(n).into_bytes(), ..Default::default() })
+}
+
+async fn remove(master: &Running, removes: Vec<v1::RemoveRequest>) -> Vec<i32> {
+    let mut request = tonic::Request::new(v1::BatchRemoveRequest { removes });
+    request.set_timeout(PATIENCE);
+    let answers = master.client().await.batch_remove(request).await.unwrap().into_inner().answers;
+    answers.iter().map(|answer| answer.status_code).collect()
+}
+
+async fn is_away(master: &Running, node: &str) {
+    eventually("it is away", || async { ping(master, node).await.unwrap().member() == MemberState::Away }).await;
+}
+
+/// What is to be written down while something is goes into one transaction, in its order, and each remove has its answer.
+#[tokio::test]
+async fn removes_of_who_is_away_are_written_down_together() {
+    const COUNT: usize = 300;
+    let Some(etcd) = Etcd::start(None) else { return };
+    let mut first = etcd.master(&["--etcd_lease", "60"]);
+    leads(&first).await;
+    let mut node = Node::join(&first.address, "n1", None);
+    let since = Position { term: node.term, number: 0 };
+    let removes: Vec<_> = fill(&mut node, COUNT).collect();
+    node.leave();
+    is_away(&first, "n1").await;
+    let before = etcd.revision().await;
+    etcd.signal(libc::SIGSTOP);
+    let all = remove(&first, removes.clone());
+    let go_on = async {
+        let waiting = format!("\"removes_waiting\":{COUNT}");
+        eventually("all wait", || async { first.get("/admin/status").contains(&waiting) }).await;
+        etcd.signal(libc::SIGCONT);
+    };
+    let (answers, ()) = tokio::join!(all, go_on);
+    assert_eq!(answers, [OK; COUNT]);
+    let transactions = etcd.revision().await - before;
+    assert!(transactions <= 10, "{transactions} transactions");
+    // The next leader has all of them, as they were removed.
+    first.signal(libc::SIGTERM);
+    first.wait();
+    let second = etcd.master(&[]);
+    leads(&second).await;
+    let (mut node, welcome) = Node::come(&second.address, "n1", None, Some(since));
+    assert!(!welcome.fresh);
+    let mut dropped = Vec::new();
+    while dropped.len() < COUNT {
+        let drops = node.drops();
+        for entry in drops.entries {
+            let Dropped::Replica(replica) = entry.what else { panic!("{entry:?}") };
+            dropped.push(replica.key.key().to_vec());
+        }
+        node.report(Applied { position: drops.through });
+    }
+    assert!(dropped.iter().eq(removes.iter().map(|remove| &remove.key)));
+}
+
+/// A leader renews its lease between the transactions of what it writes down: all together take longer than the lease.
+#[tokio::test]
+async fn who_has_much_to_write_down_goes_on_leading() {
+    let Some(etcd) = Etcd::start(None) else { return };
+    let way = Way::to(&etcd);
+    let master = Running::start(&["--etcd", &way.url, "--etcd_lease", "8", "--etcd_prefix", "/test"]);
+    let term = leads(&master).await;
+    let mut node = Node::join(&master.address, "n1", None);
+    let mut removes: Vec<_> =
+        fill(&mut node, 990).map(|remove| v1::RemoveRequest { no_wait: true, ..remove }).collect();
+    let last = removes.pop().map(|remove| v1::RemoveRequest { no_wait: false, ..remove }).unwrap();
+    assert_eq!(remove(&master, removes).await, [OK; 989]);
+    way.pace.store(33, Relaxed);
+    let begun = Instant::now();
+    // All of that has to be written down now.
+    node.leave();
+    is_away(&master, "n1").await;
+    assert_eq!(remove(&master, vec![last]).await, [OK]);
+    assert!(begun.elapsed() > Duration::from_secs(8), "the way was not slow");
+    assert_eq!(leads(&master).await, term);
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ mod stores;
 mod watching;
 
 use common::{Certificates, Node, PATIENCE, Running, eventually, output, remove_from_who_is_away};
-use nanomc::cluster::types::{ObjectKey, PutId, counted, incarnation_of};
-use nanomc::cluster::wire::{Applied, DropEntry, Dropped, Message};
+use nanomc::cluster::types::{NodeId, ObjectKey, PutId, counted, incarnation_of};
+use nanomc::cluster::wire::{self, Applied, DropEntry, Dropped, Message};
 use nanomc_master::proto::v1::{self, ping_response::MemberState, replica_info::ReplicaStatus};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -269,6 +269,29 @@ async fn a_put_that_ends_with_a_checksum_is_compared_by_its_owner_first() {
         assert_eq!((ended.status_code, ended.replicas), (expected, u64::from(said == OK)), "{}", ended.message);
         assert_eq!(client.clone().exists(exists).await.unwrap().into_inner().exists, said == OK);
     }
+}
+
+/// What one owner has still to drop keeps no other owner from taking a put: that one was never told of the place in the log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_place_of_a_put_has_its_own_position() {
+    let own = start(&["--settle_ms", "0"]);
+    let mut client = own.master.client().await;
+    let mut nodes = ["n1", "n2"].map(|name| Node::join(&own.master.address, name, None));
+    // Of a node that tells anew what it has nobody knows whether it has a key.
+    nodes[0].report(wire::Range { from: 0, to: 16, live: vec![] });
+    let remove = v1::RemoveRequest { key: b"other".to_vec(), no_wait: true, ..Default::default() };
+    assert_eq!(client.remove(remove).await.unwrap().into_inner().status_code, OK);
+    let config = Some(v1::ReplicateConfig { replica_num: 2, ..Default::default() });
+    let start = v1::PutStartRequest { key: b"k".to_vec(), value_length: 5, config, ..Default::default() };
+    let begun = client.put_start(start).await.unwrap().into_inner();
+    assert_eq!((begun.status_code, begun.replica_list.len()), (OK, 2), "{}", begun.message);
+    let after = |name: &str| {
+        let handles = begun.replica_list.iter().map(|place| &place.handles[0]);
+        handles.into_iter().find(|handle| handle.node == NodeId::of(name).0).unwrap().after
+    };
+    let last = v1::Position { term: nodes[0].term, number: 1 };
+    assert_eq!((after("n1"), after("n2")), (Some(last), Some(v1::Position::default())));
+    assert_eq!(begun.after, Some(last), "the furthest, for who does not know better");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,6 +14,8 @@ pub(in crate::cluster) enum Flaw {
     NeverLooks,
     /// Parts go before all was told.
     Hasty,
+    /// A value that was whole once is taken for whole.
+    CountsOnce,
 }
 
 impl Leader {
@@ -84,6 +86,12 @@ impl Master {
     pub(in crate::cluster) fn striped(&self) -> (usize, usize) {
         let Role::Leader(leader) = &self.role else { return (0, 0) };
         leader.stripes.len()
+    }
+
+    /// How often a part of a striped value was looked for.
+    pub(in crate::cluster) fn parts_looked_for(&self) -> usize {
+        let Role::Leader(leader) = &self.role else { return 0 };
+        leader.stripes.looked()
     }
 
     /// Whether something of a former store may be asked for again.

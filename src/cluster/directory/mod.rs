@@ -404,6 +404,10 @@ impl Leader {
             lookups: Lookups::default(),
             config,
         };
+        #[cfg(test)]
+        {
+            leader.stripes.counts_once = leader.has_flaw(control::Flaw::CountsOnce);
+        }
         for member in elected.members {
             leader.expect(member, now)?;
         }

@@ -10,6 +10,7 @@ use super::objects::{At, Gate, Held};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::cluster::types::{MAX_PARTS, ObjectKey, PARTS, PutId, part_key, part_of};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Parts that one tick looks for.
@@ -18,7 +19,7 @@ const LOOK: u64 = 16_384;
 const SUSPECTS: usize = 4096;
 
 /// A striped value of which there is something, or is to be.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Whole {
     /// Where its stub is, if that was ever heard of.
     key: Option<ObjectKey>,
@@ -26,10 +27,20 @@ struct Whole {
     parts: u64,
     /// How many parts were sent to which segments of which nodes.
     sent: Vec<(u16, u32, u64)>,
+    /// What was found when somebody asked for all parts, unless one of them may have gone since.
+    counted: Cell<Option<Counted>>,
+}
+
+/// A value all of whose parts are there.
+struct Counted {
+    /// How many parts that are, and the number of their namespace.
+    parts: (u64, Option<u32>),
+    bytes: u64,
+    /// Whose parts they are.
+    owners: Vec<u16>,
 }
 
 /// See the module.
-#[derive(Debug)]
 pub struct Stripes {
     wholes: BTreeMap<PutId, Whole>,
     /// Those of which something may be missing, and the one that is looked at next.
@@ -37,12 +48,28 @@ pub struct Stripes {
     next: PutId,
     /// Those that somebody wanted to read, and a part was not there or its owners were away.
     broken: BTreeSet<PutId>,
+    /// How often a part was looked for.
+    #[cfg(test)]
+    looked: Cell<usize>,
+    /// What was counted once is never counted again.
+    #[cfg(test)]
+    pub(super) counts_once: bool,
 }
 
 impl Default for Stripes {
     fn default() -> Self {
         let (wholes, suspects, broken) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        Self { wholes, suspects, next: PutId(0), broken }
+        let next = PutId(0);
+        Self {
+            wholes,
+            suspects,
+            next,
+            broken,
+            #[cfg(test)]
+            looked: Cell::default(),
+            #[cfg(test)]
+            counts_once: false,
+        }
     }
 }
 
@@ -53,6 +80,12 @@ impl Stripes {
         (self.wholes.len(), self.suspects.len() + self.broken.len())
     }
 
+    /// How often a part was looked for.
+    #[cfg(test)]
+    pub fn looked(&self) -> usize {
+        self.looked.get()
+    }
+
     /// Whether there is anything of a value with this id.
     pub fn knows(&self, whole: PutId) -> bool {
         self.wholes.contains_key(&whole)
@@ -60,7 +93,10 @@ impl Stripes {
 
     /// Something of a value may have gone, or come too late.
     fn suspect(&mut self, whole: PutId) {
-        if self.wholes.contains_key(&whole) {
+        if let Some(value) = self.wholes.get(&whole) {
+            #[cfg(test)]
+            let value = if self.counts_once { &Whole::default() } else { value };
+            value.counted.take();
             self.suspects.insert(whole);
         }
     }
@@ -156,19 +192,19 @@ impl Leader {
 
     /// Replicas of a part.
     fn part(&self, whole: PutId, number: u64) -> &[Held] {
+        #[cfg(test)]
+        self.stripes.looked.set(self.stripes.looked.get() + 1);
         let found = self.spaces.find(PARTS).and_then(|space| self.objects.find(space, &part_key(whole, number)));
         found.map_or(&[], |at| self.objects.replicas(at))
     }
 
-    /// Whether a replica may be read now.
-    fn is_readable(&self, held: &Held) -> bool {
-        let owner = self.owners.get(usize::from(held.owner));
-        held.gate == Gate::Open && owner.is_some_and(|owner| owner.listed().is_some())
+    fn is_listed(&self, owner: u16) -> bool {
+        self.owners.get(usize::from(owner)).is_some_and(|owner| owner.listed().is_some())
     }
 
-    /// Bytes of a part, if it may be read now.
-    fn readable_part(&self, whole: PutId, number: u64) -> Option<u64> {
-        self.part(whole, number).iter().find(|held| self.is_readable(held)).map(|held| held.length)
+    /// Whether a replica may be read now.
+    fn is_readable(&self, held: &Held) -> bool {
+        held.gate == Gate::Open && self.is_listed(held.owner)
     }
 
     /// Bytes of a value: of a striped one, if all its parts may be read.
@@ -179,7 +215,32 @@ impl Leader {
         if held.length > MAX_PARTS {
             return None;
         }
-        (0..held.length).try_fold(0u64, |sum, number| sum.checked_add(self.readable_part(held.put, number)?))
+        let parts = (held.length, self.spaces.find(PARTS));
+        let remembered = self.stripes.wholes.get(&held.put).map(|whole| &whole.counted);
+        // Whoever has a part goes and comes without a word about each.
+        let holds = |counted: &Counted| counted.parts == parts && counted.owners.iter().all(|at| self.is_listed(*at));
+        #[cfg(test)]
+        let holds = |counted: &Counted| self.stripes.counts_once || holds(counted);
+        let counted = remembered.and_then(Cell::take).filter(holds).or_else(|| self.count(held.put, parts))?;
+        let bytes = counted.bytes;
+        if let Some(remembered) = remembered {
+            remembered.set(Some(counted));
+        }
+        Some(bytes)
+    }
+
+    /// Looks at all parts of a value, if they may be read.
+    fn count(&self, put: PutId, parts: (u64, Option<u32>)) -> Option<Counted> {
+        let mut counted = Counted { parts, bytes: 0, owners: Vec::new() };
+        for number in 0..parts.0 {
+            let part = self.part(put, number).iter().find(|held| self.is_readable(held))?;
+            counted.bytes = counted.bytes.checked_add(part.length)?;
+            if !counted.owners.contains(&part.owner) && memory::push(&mut counted.owners, part.owner).is_err() {
+                // It is counted once more the next time.
+                counted.parts = (u64::MAX, None);
+            }
+        }
+        Some(counted)
     }
 
     /// Whether a value that is about to be there lacks parts already, though all were put: nodes evict what nobody reads, and what they

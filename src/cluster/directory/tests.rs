@@ -1,6 +1,7 @@
 //! The master by itself, told by hand what happened. Each test is a rule of the protocol, or a run of the simulator that broke a
 //! promise before there was the rule.
 
+use super::control::Flaw;
 use super::spaces::MAX_SPACES;
 use super::{Action, Change, Config, Elected, Event, Master, Member};
 use crate::base::status::{
@@ -1531,7 +1532,12 @@ fn of_stripes(index: u32, key: ObjectKey, put: PutId, length: u64) -> Fact {
 /// A leader of two nodes with a value of two parts of 4 and 3 bytes that was put before it came: the stub and the first part are on the first node. The other
 /// one has not reported yet.
 fn two_parts() -> (Rig, PutId) {
-    let (mut rig, whole) = (Rig::new(2, false), PutId::striped(4, 7));
+    two_parts_with(None)
+}
+
+/// The same, of a leader that does something wrong.
+fn two_parts_with(flaw: Option<Flaw>) -> (Rig, PutId) {
+    let (mut rig, whole) = (Rig::set_up(2, Config { flaw, ..Config::default() }), PutId::striped(4, 7));
     let part = |number| ObjectKey::part(whole, number).unwrap();
     for (n, facts) in [
         (0, vec![of_stripes(1, key(), whole, 2), of_stripes(2, part(0), PutId::clustered(4, 8), 4)]),
@@ -1578,6 +1584,35 @@ fn a_striped_value_is_as_long_as_its_parts_and_is_found_while_all_of_them_are() 
     rig.passes(1000, &[0, 1]);
     assert_eq!(dropped(&rig, 0), [key(), ObjectKey::part(whole, 0).unwrap()]);
     assert!(dropped(&rig, 1).is_empty());
+}
+
+/// Looking for each part of each value would take a leader long, where many are asked for that have many.
+#[test]
+fn parts_of_a_value_are_looked_for_once_until_one_of_them_may_have_gone() {
+    // How a part goes: it is evicted, its owner is away, or all of its namespace is removed.
+    let goes: [fn(&mut Rig); 3] = [
+        |rig| rig.facts(1, vec![retired(1, 1)]),
+        |rig| rig.passes(11_000, &[0]),
+        |rig| {
+            rig.ask(RemoveAll { space: None, wait: false, call: 8 });
+        },
+    ];
+    for (flaw, go) in [None, Some(Flaw::CountsOnce)].into_iter().flat_map(|flaw| goes.map(|go| (flaw, go))) {
+        let (mut rig, _) = two_parts_with(flaw);
+        rig.report(1, SnapshotEnd { facts: 1 });
+        rig.passes(1000, &[0, 1]);
+        assert_eq!(rig.found().replicas[0].length, 7);
+        let looked = rig.master.parts_looked_for();
+        for _ in 0..10 {
+            assert_eq!(rig.found().replicas[0].length, 7);
+        }
+        assert_eq!(rig.master.parts_looked_for(), looked);
+        go(&mut rig);
+        let status = rig.found().status;
+        // With its namespace the stub is gone too.
+        let is_seen = flaw.is_none() || std::ptr::fn_addr_eq(go, goes[2]);
+        assert_eq!(status, if is_seen { NMC_ERR_NOT_FOUND } else { NMC_OK });
+    }
 }
 
 #[test]

@@ -95,7 +95,9 @@ impl Cluster {
             joined = agent.handle().sync(deadline.left(), &self.cancelled);
         }
         if joined != NMC_OK {
-            crate::bail!(NMC_ERR_UNAVAILABLE, "no master has taken \"{name}\" as a member in time");
+            let why = agent.handle().refused();
+            let why = if why.is_empty() { why } else { format!(": {why}") };
+            crate::bail!(NMC_ERR_UNAVAILABLE, "no master has taken \"{name}\" as a member in time{why}");
         }
         let mut nodes = self.nodes.write();
         if nodes.is_empty() {

@@ -22,6 +22,7 @@ use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan, more_ms};
 use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, incarnation_of};
 use crate::cluster::wire::{self, Card, Fetch, Fetched, Frame, Message, Metadata, Region, Replica, Reserved};
 use crate::sync::service_thread;
+use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -73,11 +74,17 @@ impl Drop for Waiter {
 
 /// Speaks to the agent of this process.
 #[derive(Clone)]
-pub struct Handle(Arc<Mailbox<Mail>>);
+pub struct Handle(Arc<Mailbox<Mail>>, Arc<Mutex<String>>);
 
 impl Handle {
     fn post(&self, mail: Mail) {
         self.0.post(mail);
+    }
+
+    /// What a master has said last why it refuses this node; empty if it does not.
+    #[must_use]
+    pub fn refused(&self) -> String {
+        self.1.lock().clone()
     }
 
     /// What was read is to be kept on this node too. It is no loss if nothing comes of it.
@@ -143,7 +150,8 @@ impl Service {
         let mut net = Net::new(limits)?;
         net.listen(listener)?;
         let mailbox = Arc::new(Mailbox::new(&net)?);
-        let handle = Handle(Arc::clone(&mailbox));
+        let refused = Arc::new(Mutex::new(String::new()));
+        let handle = Handle(Arc::clone(&mailbox), Arc::clone(&refused));
         let (woken, end) = (handle.clone(), storage.ends_with());
         storage.wake_with(Arc::new(move || woken.post(Mail::Look)));
         let mover = mover.and_then(|settings| moved_by(settings, &mailbox, &mut storage, &config.name));
@@ -158,6 +166,7 @@ impl Service {
             net,
             mailbox,
             masters: Masters::new(masters)?,
+            refused,
             receiving: HashMap::new(),
             tickets: ByNumber::default(),
             next: 1,
@@ -270,6 +279,7 @@ struct Running<S: Memory> {
     net: Net,
     mailbox: Arc<Mailbox<Mail>>,
     masters: Masters,
+    refused: Arc<Mutex<String>>,
     receiving: HashMap<PutId, (Peer, u64)>,
     tickets: ByNumber<u64, Ticket>,
     next: u64,
@@ -366,10 +376,13 @@ impl<S: Memory> Running<S> {
         match heard {
             Heard::Frame(peer, frame) => {
                 if let Some(master) = self.masters.which(peer) {
-                    if let Message::Answer(answer) = &frame.message
-                        && answer.status < 0
-                    {
-                        log::emit(log::WARN, || format!("cluster: a master refuses this node: {}", answer.text));
+                    match &frame.message {
+                        Message::Answer(answer) if answer.status < 0 => {
+                            log::emit(log::WARN, || format!("cluster: a master refuses this node: {}", answer.text));
+                            *self.refused.lock() = memory::text(&answer.text).unwrap_or_default();
+                        }
+                        Message::Welcome(_) => self.refused.lock().clear(),
+                        _ => {}
                     }
                     self.tell(Event::Master(master, frame), now);
                 } else if self.fills.contains_key(&peer) {

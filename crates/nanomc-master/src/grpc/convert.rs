@@ -116,6 +116,7 @@ pub fn place(place: &wire::Place, put: PutId, length: u64, segment_name: String)
         media: media_code(place.media),
         endpoint: place.endpoint.clone(),
         exact: place.exact,
+        after: Some(position(place.after)),
     };
     let status = ReplicaStatus::Initialized.into();
     v1::ReplicaInfo { handles: vec![handle], status, put_id: put.0, length, name: None }
@@ -134,6 +135,7 @@ pub fn listed(replica: &wire::Replica, view: Option<&ReplicaView>) -> v1::Replic
         media: media_code(replica.media),
         endpoint: replica.endpoint.clone(),
         exact: false,
+        after: None,
     };
     v1::ReplicaInfo {
         handles: view.and_then(parts).unwrap_or_else(|| vec![handle]),
@@ -156,6 +158,7 @@ fn parts(view: &ReplicaView) -> Option<Vec<v1::BufHandle>> {
         media: media_code(part.media),
         endpoint: part.endpoint.clone(),
         exact: false,
+        after: None,
     };
     view.put.is_striped().then(|| view.parts.iter().map(handle).collect())
 }
@@ -187,6 +190,7 @@ pub fn viewed(view: ReplicaView) -> v1::ReplicaInfo {
         media: media_code(view.media),
         endpoint: view.endpoint,
         exact: false,
+        after: None,
     };
     v1::ReplicaInfo {
         handles: parts.unwrap_or_else(|| vec![handle]),

@@ -240,6 +240,7 @@ impl Grpc {
             replica_list: replicas.map(|(at, name)| convert::place(at, places.put, length, name)).collect(),
             put_id: places.put.0,
             term: places.term,
+            // Each place has its own: for clients that do not know that.
             after: places.places.iter().map(|place| place.after).max().map(convert::position),
             replica_num: places.copies,
             message: String::new(),

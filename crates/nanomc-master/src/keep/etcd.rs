@@ -21,6 +21,7 @@ use nanomc::cluster::net::now_ms;
 use nanomc::cluster::run::master::Handle;
 use nanomc::cluster::types::{Millis, NodeId, Position, Term, counted, terms_of};
 use nanomc::rpc::packet::{Cursor, Field};
+use prost::Message as _;
 use std::path::Path;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -33,6 +34,8 @@ use tonic::{Code, Request, Status};
 const MARGIN_MS: Millis = 500;
 /// Changes of one transaction: etcd takes 128 unless it is told otherwise.
 const MAX_OPS: usize = 100;
+/// Bytes of one transaction: etcd takes 1.5 MiB unless it is told otherwise.
+const MAX_BYTES: usize = 1 << 20;
 /// Entries that are read at a time: they fit a message of gRPC.
 const PAGE: i64 = 1000;
 
@@ -64,6 +67,42 @@ struct Lease {
     due: Millis,
     /// Until when this master may count on it.
     until: Millis,
+}
+
+/// Lists of changes that are written down together, and the numbers under which the directory waits for them.
+struct Batch {
+    numbers: Vec<u64>,
+    operations: Vec<RequestOp>,
+}
+
+impl Batch {
+    /// Whether more fits into the same transaction, in which etcd takes a key once, and not one that is deleted there.
+    fn takes(&self, more: &Self) -> bool {
+        let puts = |key: &[u8]| self.operations.iter().any(|op| put_key(op) == Some(key));
+        let bytes: usize = self.operations.iter().chain(&more.operations).map(RequestOp::encoded_len).sum();
+        self.operations.len() + more.operations.len() <= MAX_OPS
+            && bytes <= MAX_BYTES
+            && self.operations.iter().all(|op| put_key(op).is_some())
+            && more.operations.iter().all(|op| put_key(op).is_some_and(|key| !puts(key)))
+    }
+}
+
+/// How many of the first operations fit into a transaction: one at least.
+fn fitting(operations: &[RequestOp]) -> usize {
+    let mut bytes = 0;
+    let fits = |op: &&RequestOp| {
+        bytes += op.encoded_len();
+        bytes <= MAX_BYTES
+    };
+    operations.iter().take(MAX_OPS).take_while(fits).count().max(1)
+}
+
+/// The key that an operation puts, if it puts one.
+fn put_key(op: &RequestOp) -> Option<&[u8]> {
+    match &op.request {
+        Some(Op::RequestPut(put)) => Some(&put.key),
+        _ => None,
+    }
 }
 
 impl Candidate {
@@ -273,26 +312,22 @@ impl Candidate {
         if Self::look(handle).await != Some(term) {
             return "the directory could not begin".into();
         }
+        let mut taken = None;
         loop {
             let wait = Duration::from_millis(lease.due.saturating_sub(now_ms()));
             // Renewing comes first: whoever has much to write down must not lose its lease over it.
             tokio::select! {
                 biased;
                 () = until_over(&mut over) => return "the master is ending".into(),
-                () = sleep(wait) => match self.keep_alive(&mut lease).await {
-                    Ok(true) => handle.tell(Event::Lease(lease.until)),
-                    Ok(false) => {}
-                    Err(status) if status.code() == Code::NotFound => return status.message().into(),
-                    // Another try, until the lease is over by this master's own clock.
-                    Err(status) if now_ms() >= lease.until + MARGIN_MS => return describe(&status),
-                    Err(_) => {
-                        lease.due = now_ms() + u64::from(self.lease_s) * 1000 / 20;
-                    }
+                () = sleep(wait) => if let Err(status) = self.renew(&mut lease, handle).await {
+                    return describe(&status);
                 },
-                change = changes.recv() => {
-                    let Some((number, list)) = change else { return "the directory has ended".into() };
-                    let written = self.record(term, list).await;
-                    handle.tell(Event::Recorded(number, matches!(written, Ok(true))));
+                batch = self.next(changes, &mut taken) => {
+                    let Some(batch) = batch else { return "the directory has ended".into() };
+                    let written = self.record(term, batch.operations, &mut lease, handle).await;
+                    for number in batch.numbers {
+                        handle.tell(Event::Recorded(number, matches!(written, Ok(true))));
+                    }
                     match written {
                         Ok(true) => {}
                         Ok(false) => return "somebody else was elected".into(),
@@ -303,12 +338,57 @@ impl Candidate {
         }
     }
 
-    /// Writes changes down if this master still leads; false if it does not. A change too long for one transaction is told as
-    /// not written unless all of it is, and written again: its parts say nothing that is not so.
-    async fn record(&mut self, term: Term, list: Vec<Change>) -> Result<bool, Status> {
-        let operations = self.operations(list);
+    /// Renews the lease if it is time for that, and says so. Fails when it is lost; after anything else it is tried again.
+    async fn renew(&self, lease: &mut Lease, handle: &Handle) -> Result<(), Status> {
+        match self.keep_alive(lease).await {
+            Ok(true) => handle.tell(Event::Lease(lease.until)),
+            Ok(false) => {}
+            Err(status) if status.code() == Code::NotFound || now_ms() >= lease.until + MARGIN_MS => {
+                return Err(status);
+            }
+            Err(_) => lease.due = now_ms() + u64::from(self.lease_s) * 1000 / 20,
+        }
+        Ok(())
+    }
+
+    /// What is to be written down next: a list, and those behind it that have come by now and fit into the same transaction. The
+    /// first that does not is `taken` the next time. Waits for the first of them only, before it takes anything.
+    async fn next(&self, changes: &mut super::Changes, taken: &mut Option<Batch>) -> Option<Batch> {
+        let one = |(number, list)| Batch { numbers: vec![number], operations: self.operations(list) };
+        let mut batch = match taken.take() {
+            Some(batch) => batch,
+            None => one(changes.recv().await?),
+        };
+        while batch.operations.len() < MAX_OPS
+            && let Ok(change) = changes.try_recv()
+        {
+            let more = one(change);
+            if !batch.takes(&more) {
+                *taken = Some(more);
+                break;
+            }
+            batch.numbers.extend(more.numbers);
+            batch.operations.extend(more.operations);
+        }
+        Some(batch)
+    }
+
+    /// Writes changes down if this master still leads; false if it does not. Changes too long for one transaction are told as
+    /// not written unless all of them are, and written again: their parts say nothing that is not so.
+    async fn record(
+        &mut self,
+        term: Term,
+        operations: Vec<RequestOp>,
+        lease: &mut Lease,
+        handle: &Handle,
+    ) -> Result<bool, Status> {
         let term = i64::try_from(counted(term)).unwrap_or(i64::MAX);
-        for part in operations.chunks(MAX_OPS) {
+        let mut rest = operations.as_slice();
+        while !rest.is_empty() {
+            let (part, more) = rest.split_at(fitting(rest).min(rest.len()));
+            rest = more;
+            // There may be so many that the lease would end meanwhile.
+            self.renew(lease, handle).await?;
             let last = match self.last.take() {
                 Some(last) => last,
                 None => self.revisions("written").await?.1,
@@ -635,6 +715,9 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nanomc::cluster::directory::{Config, Master};
+    use nanomc::cluster::net::Limits;
+    use nanomc::cluster::run::master::Service;
     use nanomc::cluster::types::{ObjectKey, PutId};
     use nanomc::cluster::wire::{DropKey, DropReplica, DropSpace, Dropped};
 
@@ -699,6 +782,42 @@ mod tests {
         panic!("etcd does not start");
     }
 
+    fn options(url: String) -> Options {
+        let (endpoints, prefix) = (vec![url], "/t".to_owned());
+        Options { endpoints, prefix, lease_s: 9, ca: None, identity: None, user: None }
+    }
+
+    /// A directory to speak to: what it wants written down goes nowhere.
+    fn directory() -> (Service, Handle) {
+        let config = Config { durable: true, ..Config::default() };
+        Service::start(Master::new(config), Vec::new(), Limits::default(), Box::new(|_, _| ())).unwrap()
+    }
+
+    fn member(name: &str, number: u64) -> Change {
+        Change::Member(Member { name: name.into(), since: Position { term: 1, number } })
+    }
+
+    fn drops(number: u64) -> Change {
+        let what = DropSpace { space: None }.into();
+        let targets = vec![Target { node: NodeId(5), excused: false }];
+        Change::Drop(Entry { position: Position { term: 1, number }, what, targets, call: 0, recorded: Recorded::Yes })
+    }
+
+    /// A master that leads, in its term, and its lease.
+    async fn leading(url: String) -> (Candidate, Term, Lease) {
+        let mut master = Candidate::new(&options(url), String::new()).unwrap();
+        let (_service, handle) = directory();
+        let begun = std::time::Instant::now();
+        loop {
+            if let Ok(Some((term, lease))) = master.campaign(&handle).await {
+                handle.stop();
+                return (master, term, lease);
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "etcd does not answer");
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// A transaction that was sent and given up arrived after a later one, and what it said counted. Control: the same one as it was.
     #[tokio::test]
     async fn what_was_given_up_is_not_written_down_after_what_came_later() {
@@ -707,36 +826,102 @@ mod tests {
             eprintln!("skipped: there is no etcd on the PATH (Debian: apt-get install etcd-server)");
             return;
         };
-        let (endpoints, prefix) = (vec![url], "/t".to_owned());
-        let options = Options { endpoints, prefix, lease_s: 9, ca: None, identity: None, user: None };
-        let mut master = Candidate::new(&options, String::new()).unwrap();
-        let leads = |master: &Candidate| {
-            let (key, value) = (master.key("leader"), Vec::new());
-            let success = vec![op(Op::RequestPut(PutRequest { key, value, lease: 0 }))];
-            TxnRequest { compare: Vec::new(), success, failure: Vec::new() }
-        };
-        let begun = std::time::Instant::now();
-        while master.etcd.txn(leads(&master)).await.is_err() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "etcd does not answer");
-            sleep(Duration::from_millis(50)).await;
-        }
-        master.know_cluster().await.unwrap();
+        let (mut master, term, mut lease) = leading(url).await;
+        let (_service, handle) = directory();
         let created = master.revisions("leader").await.unwrap().0;
-        let term = terms_of(0) + Term::try_from(created).unwrap();
         assert_eq!(i64::try_from(counted(term)).unwrap(), created);
-        let member = |number| {
-            let since = Position { term: 1, number };
-            Change::Member(Member { name: "n".into(), since })
-        };
-        assert!(master.record(term, vec![member(1)]).await.unwrap());
-        let late = master.following(created, master.last.unwrap(), &master.operations(vec![member(2)]));
-        assert!(master.record(term, vec![member(3)]).await.unwrap());
+        let one = |master: &Candidate, number| master.operations(vec![member("n", number)]);
+        let first = one(&master, 1);
+        assert!(master.record(term, first, &mut lease, &handle).await.unwrap());
+        let late = master.following(created, master.last.unwrap(), &one(&master, 2));
+        let third = one(&master, 3);
+        assert!(master.record(term, third, &mut lease, &handle).await.unwrap());
         assert!(!master.etcd.txn(late.clone()).await.unwrap().succeeded);
         let unguarded = TxnRequest { compare: late.compare[..2].to_vec(), ..late };
         assert!(master.etcd.txn(unguarded).await.unwrap().succeeded);
         // Somebody else's: what is not known is looked for.
-        assert_eq!(master.record(term, vec![member(4)]).await.unwrap_err().code(), Code::Aborted);
-        assert!(master.record(term, vec![member(5)]).await.unwrap());
-        assert!(!master.record(term + 1, vec![member(6)]).await.unwrap(), "who does not lead writes nothing");
+        let (fourth, fifth, sixth) = (one(&master, 4), one(&master, 5), one(&master, 6));
+        assert_eq!(master.record(term, fourth, &mut lease, &handle).await.unwrap_err().code(), Code::Aborted);
+        assert!(master.record(term, fifth, &mut lease, &handle).await.unwrap());
+        let late = master.record(term + 1, sixth, &mut lease, &handle).await;
+        assert!(!late.unwrap(), "who does not lead writes nothing");
+        handle.stop();
+    }
+
+    /// Lists that have come go into one transaction as far as etcd takes them together, in their order, and none is left out.
+    #[tokio::test]
+    async fn lists_that_have_come_are_written_down_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let Some((_killed, url)) = etcd(dir.path()) else {
+            eprintln!("skipped: there is no etcd on the PATH (Debian: apt-get install etcd-server)");
+            return;
+        };
+        let (mut master, term, mut lease) = leading(url).await;
+        let (_service, handle) = directory();
+        let (sender, mut changes) = tokio::sync::mpsc::unbounded_channel();
+        let floor = Position { term: 1, number: 9 };
+        let long = (1..=MAX_OPS as u64 + 1).map(|number| drops(1000 + number)).collect();
+        let lists = [
+            vec![drops(1)],
+            vec![member("a", 1)],
+            vec![drops(2), drops(3)],
+            // The same key once more, and one that goes with what is deleted.
+            vec![member("a", 2)],
+            vec![drops(10)],
+            vec![Change::Forget(Some(Position { term: 1, number: 10 }), floor)],
+            vec![Change::Gone("a".into())],
+            vec![member("a", 3)],
+            long,
+            vec![drops(2000)],
+        ];
+        let together: [&[u64]; 7] = [&[0, 1, 2], &[3, 4], &[5], &[6], &[7], &[8], &[9]];
+        let fill = || (0..).zip(lists.clone()).for_each(|change| sender.send(change).unwrap());
+        fill();
+        let mut taken = None;
+        for numbers in together {
+            let batch = master.next(&mut changes, &mut taken).await.unwrap();
+            assert_eq!(batch.numbers, numbers);
+            lease.due = 0;
+            assert!(master.record(term, batch.operations, &mut lease, &handle).await.unwrap(), "{numbers:?}");
+            assert!(lease.due > 0, "it is renewed when it is time for that");
+        }
+        assert!(taken.is_none());
+        let read = master.load(term, &mut lease).await.unwrap();
+        assert_eq!(
+            (read.floor, read.members),
+            (floor, vec![Member { name: "a".into(), since: Position { term: 1, number: 3 } }])
+        );
+        let numbers: Vec<_> = read.log.iter().map(|entry| entry.position.number).collect();
+        assert!(numbers.into_iter().eq([10].into_iter().chain(1001..=1000 + MAX_OPS as u64 + 1).chain([2000])));
+        // Controls: etcd takes no key twice, and none that is deleted there.
+        let forget = Change::Forget(Some(Position { term: 1, number: 10 }), floor);
+        for list in [vec![member("a", 1), member("a", 2)], vec![drops(5), forget]] {
+            let operations = master.operations(list);
+            let refused = master.record(term, operations, &mut lease, &handle).await;
+            assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
+        }
+        // Lists that are long for the many who have to drop something: together they are more than etcd takes.
+        let targets = vec![Target { node: NodeId(5), excused: false }; 100_000];
+        let long = |number| match drops(number) {
+            Change::Drop(entry) => Change::Drop(Entry { targets: targets.clone(), ..entry }),
+            other => other,
+        };
+        (0..2).for_each(|number| sender.send((20 + number, vec![long(3000 + number)])).unwrap());
+        for number in 20..22 {
+            let batch = master.next(&mut changes, &mut taken).await.unwrap();
+            assert_eq!(batch.numbers, [number]);
+            let operations = batch.operations.iter().cycle().take(3).cloned().collect::<Vec<_>>();
+            assert_eq!(fitting(&operations), 1);
+            assert!(master.record(term, operations, &mut lease, &handle).await.unwrap());
+        }
+        // What is refused is refused for all of them.
+        fill();
+        let batch = master.next(&mut changes, &mut taken).await.unwrap();
+        assert_eq!(batch.numbers, together[0]);
+        assert!(!master.record(term + 1, batch.operations, &mut lease, &handle).await.unwrap());
+        drop(sender);
+        while master.next(&mut changes, &mut taken).await.is_some() {}
+        assert!(taken.is_none() && changes.is_closed());
+        handle.stop();
     }
 }
