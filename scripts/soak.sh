@@ -102,8 +102,11 @@ run() {
   one cluster_fuzz env NMC_FUZZ_TIMES="${FUZZ_TIMES:-1000}" "$out/cluster_fuzz_tests" outlives refused
   one grpc_fuzz env NMC_FUZZ_TIMES="${FUZZ_TIMES:-1000}" "$out/grpc_fuzz_tests" outlives answered
   one tier_images env NMC_TIER_IMAGES="${TIER_IMAGES:-50000}" "$out/nanomc_tests" tier::crash_tests
-  one tier_history "$out/tier_history" "$tier_kills" "$seed" "" 100000
-  one tier_history_all "$out/tier_history" $((tier_kills / 2)) "$seed" all 100000
+  # The seed says how the tier is made: each backend, with puts that wait for the disk and without.
+  for kind in 0 1 2 6 7 8; do
+    one tier_history_$kind "$out/tier_history" $((tier_kills / 6 + 1)) $((seed / 9 * 9 + kind)) "" 100000
+    one tier_history_all_$kind "$out/tier_history" $((tier_kills / 12 + 1)) $((seed / 9 * 9 + kind)) all 100000
+  done
   one tier_power_loss "$out/tier_power_loss" "${TIER_STOPS:-200}" "$seed"
   one tier_filesystem "$out/tier_filesystem" "${TIER_FULL_SECONDS:-60}"
   one store_changes "$out/store_changes" $((changes / 2)) "$seed" points

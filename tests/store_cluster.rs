@@ -400,6 +400,22 @@ fn the_watchdog_takes_a_plan_and_keeps_its_pages_until_it_is_abandoned() {
     }
 }
 
+/// What comes over a slow network has as long as it takes: its node gives it up when it does not move.
+#[test]
+fn the_watchdog_waits_for_a_large_value_that_comes_from_elsewhere() {
+    for kind in KINDS {
+        let bed = Bed::with(kind, &Config { watchdog_ms: 20, ..config() });
+        let mut node = bed.node();
+        let plan = open(&mut node, put_id(1), &key("", "large"), 60 * 4096).unwrap();
+        for _ in 0..10 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            let _ = node.facts(node.newest(), 1);
+        }
+        assert!(node.commit(plan).is_ok());
+        assert!(bed.store.exists(b"large").unwrap());
+    }
+}
+
 #[test]
 fn only_the_very_object_is_pinned_and_dropped_by_name() {
     for kind in KINDS {

@@ -1,4 +1,4 @@
-// A history that must be explained. Ranks put, replace, remove, flush, prefetch and read the same few keys of a store with a tier, in
+// A history that must be explained. Ranks put, replace, remove (one, by prefix, all), prefetch and read the same few keys in two namespaces of a store with a tier, in
 // heaps that are much too small, over a disk that is too small as well and evicts, while the owner of the tier, which is the master of the store, is killed again and again: at random
 // moments, or at named points inside the library. Whoever reads a value says when; then every read is compared with everything
 // that was written and taken away.
@@ -7,6 +7,7 @@
 // and must not have been replaced, removed or flushed by a call that began after it was written and returned before the
 // read began. Nor may it be older than what somebody had read before. Some owners are killed once more while they recover.
 // usage: history KILLS [SEED] [lost|all] [SECONDS]
+//   The seed says which backend the tier has, and whether puts wait for the disk.
 //   `all` kills every process each time, so that only the disk is left. `lost` puts an older journal back before the owner
 //   begins anew, as if marks were not written before the answer: a removed value comes back, and the check must see it.
 
@@ -72,6 +73,10 @@ size_t bytes_of_stamp(uint64_t stamp) {
   return sizes[stamp % 6];
 }
 
+// A key is in one of two namespaces.
+uint32_t space_of(uint32_t key) { return key % 2; }
+constexpr uint32_t SPACES = 2;
+
 struct Place {
   OwnDir dir;
   std::string tier() const { return dir.path + "/tier"; }
@@ -82,8 +87,9 @@ bool away(nmc_status_t status) {
          status == NMC_ERR_PEER_LOST || status == NMC_ERR_CANCELLED;
 }
 
-void act(nmc_store_t* store, Random& random, std::vector<unsigned char>& buffer) {
+void act(nmc_store_t* const* spaces, Random& random, std::vector<unsigned char>& buffer) {
   const uint32_t number = static_cast<uint32_t>(random.below(KEYS));
+  nmc_store_t* const store = spaces[space_of(number)];
   const std::string name = key_of(number);
   const nmc_slice_t key = slice(name);
   Event event{now_s(), 0, READ, YES, number, NOTHING};
@@ -99,20 +105,25 @@ void act(nmc_store_t* store, Random& random, std::vector<unsigned char>& buffer)
     const nmc_status_t status = nmc_store_put(store, key, buffer.data(), buffer.size(), &options);
     event.ended = now_s();
     event.stamp = stamp;
-    if (status == NMC_OK || away(status) || status == NMC_ERR_IO) {
+    if (status == NMC_OK || away(status) || status == NMC_ERR_IO || status == NMC_ERR_NO_SPACE) {
       event.op = WRITE;
       event.sure = status == NMC_OK ? YES : MAYBE;
       note(event);
     }
     if (away(status)) ++shared->unavailable;
   } else if (dice < 8) {
-    const bool all = random.one_in(600);
-    const nmc_status_t status = all ? nmc_store_remove_all(store) : nmc_store_remove(store, key);
+    // What begins with "" is all, with "key number 1" a few.
+    const bool all = random.one_in(600), some = !all && random.one_in(20);
+    const std::string prefix = all ? "" : name;
+    const nmc_status_t status = all    ? nmc_store_remove_all(store)
+                                : some ? nmc_store_remove_by_prefix(store, key, nullptr)
+                                       : nmc_store_remove(store, key);
     event.ended = now_s();
     event.op = END;
-    for (uint32_t other = all ? 0 : number; status == NMC_OK && other <= (all ? KEYS - 1 : number); ++other) {
+    for (uint32_t other = 0; status == NMC_OK && other < KEYS; ++other) {
+      const bool meant = all || some ? key_of(other).rfind(prefix, 0) == 0 && space_of(other) == space_of(number) : other == number;
       event.key = other;
-      note(event);
+      if (meant) note(event);
     }
     if (away(status)) ++shared->unavailable;
   } else {
@@ -153,7 +164,13 @@ void prefetch(nmc_store_t* store, nmc_tier_t* tier, Random& random) {
   if (handle != tier) nmc_tier_close(handle);
 }
 
-int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir, uint64_t seed, const std::string& point) {
+// How the tier is made: the same in all lives.
+struct Kind {
+  uint32_t backend;
+  bool through;
+};
+
+int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir, const Kind& kind, uint64_t seed, const std::string& point) {
   if (!point.empty()) setenv("NMC_CRASH_POINT", point.c_str(), 1);
   nmc_world_config_t config = NMC_WORLD_CONFIG_INIT;
   config.name = nmc_slice_t{"history", 7};
@@ -173,6 +190,9 @@ int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir
   nmc_store_t* store = nullptr;
   status = nmc_store_create(world, &wish, &store);
   if (status != NMC_OK) return fail("create", status), 1;
+  nmc_store_t* spaces[SPACES] = {store};
+  status = nmc_store_namespace(store, nmc_slice_t{"other", 5}, 0, &spaces[1]);
+  if (status != NMC_OK) return fail("namespace", status), 1;
   nmc_tier_t* tier = nullptr;
   if (rank == 0) {
     nmc_tier_config_t own = NMC_TIER_CONFIG_INIT;
@@ -183,6 +203,8 @@ int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir
     own.capacity_bytes = 1 << 20;
     own.eviction = seed % 2 == 0 ? NMC_EVICT_FIFO : NMC_EVICT_LRU;
     own.promote_after = 3;
+    own.backend = kind.backend;
+    if (kind.through) own.flags |= NMC_TIER_WRITE_THROUGH;
     status = nmc_tier_open(store, &own, &tier);
     if (status != NMC_OK) return fail("open the tier", status), 1;
     ++shared->opened;
@@ -193,11 +215,11 @@ int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir
   Random random(seed * 977 + rank);
   std::vector<unsigned char> buffer;
   while (shared->wish.load() != 2) {
-    act(store, random, buffer);
+    act(spaces, random, buffer);
     if (random.one_in(64)) pause_us(200);
     if (rank == 0 && random.one_in(30)) nmc_tier_offload(tier, nullptr, 0, nullptr);
     if (rank == 0 && random.one_in(300)) nmc_tier_evict(tier, random.below(1 << 19), nullptr);
-    if (random.one_in(20)) prefetch(store, tier, random);
+    if (random.one_in(20)) random.one_in(2) ? prefetch(store, tier, random) : prefetch(spaces[1], nullptr, random);
     if (rank == 0 && random.one_in(40)) nmc_store_evict_until_below(store, static_cast<int32_t>(random.below(RANKS)), 0.0);
     if (rank != 0 && random.one_in(500)) {
       nmc_tier_t* handle = nullptr;
@@ -209,7 +231,7 @@ int rank_body(uint32_t rank, const std::string& dir, const std::string& tier_dir
     }
   }
   if (tier != nullptr) nmc_tier_close(tier);
-  nmc_store_destroy(store);
+  for (nmc_store_t* space : {spaces[1], store}) nmc_store_destroy(space);
   nmc_world_finalize(world);
   nmc_world_destroy(world);
   return 0;
@@ -312,6 +334,8 @@ int main(int argc, char** argv) {
   shared->lying = lost;
   Place place;
   Random random(seed);
+  const uint32_t backends[] = {NMC_TIER_BACKEND_BUCKET, NMC_TIER_BACKEND_FILE, NMC_TIER_BACKEND_OFFSET};
+  const Kind kind{backends[seed % 3], seed / 3 % 3 == 2};
   std::vector<pid_t> pids(RANKS, -1);
   const std::string point_file = place.dir.path + "/point";
   const double over = now_s() + seconds;
@@ -320,7 +344,7 @@ int main(int argc, char** argv) {
     shared->up[rank] = 0;
     const uint64_t own = seed + ++lives * 1000;
     const std::string point = rank == 0 && !all ? "@" + point_file : "";
-    pids[rank] = start_member([&, rank, own, point] { return rank_body(rank, place.dir.path, place.tier(), own, point); });
+    pids[rank] = start_member([&, rank, own, point] { return rank_body(rank, place.dir.path, place.tier(), kind, own, point); });
   };
   const auto is_up = [&] {
     for (auto& up : shared->up)
@@ -389,7 +413,8 @@ int main(int argc, char** argv) {
   if (!wrong.empty()) return complain(wrong);
   if (shared->count.load() > EVENTS) return complain("more events than can be judged: fewer kills at a time, please");
   if (kills >= 20 && in_recovery == 0) return complain("no owner was killed while it recovered");
-  std::printf("%d kills, %d more while the owner recovered, %" PRIu64 " events, %" PRIu64 " calls while the master was away, tier opened %" PRIu64 " times, %" PRIu64 " times found in memory after a prefetch, a rank read %" PRIu64 " values from disk\n", done, in_recovery,
+  std::printf("backend %u%s: %d kills, %d more while the owner recovered, %" PRIu64 " events, %" PRIu64 " calls while the master was away, tier opened %" PRIu64 " times, %" PRIu64 " times found in memory after a prefetch, a rank read %" PRIu64 " values from disk\n", kind.backend,
+              kind.through ? ", written through" : "", done, in_recovery,
               shared->count.load(), shared->unavailable.load(), shared->opened.load(), shared->fetched.load(), shared->from_disk.load());
   std::printf("PASS\n");
   return 0;

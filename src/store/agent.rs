@@ -6,14 +6,14 @@ use super::backing::DiskEntry;
 use super::client::Client;
 use super::evict::Retain;
 use super::facts::Described;
-use super::master::{Opened, check_key, namespace_word};
-use super::read::{Location, Look, Pin};
+use super::master::{Opened, check_key, namespace_word, show};
+use super::read::{LOOKS, Location, Look, Pin};
 use super::wire::Request;
 use super::write::PutOptions;
 use crate::base::Deadline;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::log;
-use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
 use crate::layout::store::{MAX_NAMESPACES, ON_DISK, ObjectHeader, PRIORITY_SHIFT, RETAIN_SHIFT};
 use crate::sync::object;
 use std::sync::atomic::Ordering::Relaxed;
@@ -165,6 +165,19 @@ impl Store {
     pub fn drop_key(&self, key: &[u8], put: Option<u64>) -> Result<()> {
         check_key(key)?;
         let Some(put) = put else { return gone(self.remove(key)) };
+        let interrupt = self.interrupt();
+        for _ in 0..LOOKS {
+            let before = self.moves_on_disk(&interrupt)?;
+            self.drop_put(key, put)?;
+            // Or it came into memory behind the look there, and left the disk before the other.
+            if self.moves_on_disk(&interrupt)? == before {
+                return Ok(());
+            }
+        }
+        Err(Error::new(NMC_ERR_BUSY, format!("{} was moved again and again while it was to be dropped", show(key))))
+    }
+
+    fn drop_put(&self, key: &[u8], put: u64) -> Result<()> {
         if let Look::Ready((index, epoch)) | Look::Writing(index, epoch) = self.look(self.client.view(), key)? {
             let header = self.client.view().object(index);
             let of = |header: &ObjectHeader| header.plan_id.load(Relaxed) == put;
@@ -182,14 +195,21 @@ impl Store {
 
     /// The put that what a key has came from, as far as that is known by now.
     pub fn put_under(&self, key: &[u8]) -> Result<Option<u64>> {
-        let view = self.client.view();
-        if let Look::Ready((index, epoch)) = self.look(view, key)? {
-            let header = view.object(index);
-            // In this order, as above.
-            let put = header.map(|header| (header, header.plan_id.load(Relaxed)));
-            return Ok(put.filter(|(header, _)| object::still(&header.control, epoch)).map(|(_, put)| put));
+        let (view, interrupt) = (self.client.view(), self.interrupt());
+        for _ in 0..LOOKS {
+            let before = self.moves_on_disk(&interrupt)?;
+            if let Look::Ready((index, epoch)) = self.look(view, key)? {
+                let header = view.object(index);
+                // In this order, as above.
+                let put = header.map(|header| (header, header.plan_id.load(Relaxed)));
+                return Ok(put.filter(|(header, _)| object::still(&header.control, epoch)).map(|(_, put)| put));
+            }
+            let found = self.entry_of(key)?;
+            if found.is_some() || self.moves_on_disk(&interrupt)? == before {
+                return Ok(found.map(|found| found.put));
+            }
         }
-        Ok(self.entry_of(key)?.map(|found| found.put))
+        Ok(None)
     }
 
     /// Drops an entry that a disk which is apart brought with it, unless memory had the same already. What came into memory from there since goes

@@ -93,7 +93,12 @@ impl Store {
         if is_there()? {
             return Ok(true);
         }
-        let [done, ..] = self.call_disk(CALL_DONE, [ticket, 0], &[])?;
+        let [done, ..] = match self.call_disk(CALL_DONE, [ticket, 0], &[]) {
+            Ok(done) => done,
+            // What failed may be others that were written with it.
+            Err(_) if is_there()? => return Ok(true),
+            Err(error) => return Err(error),
+        };
         // It may have come between the two looks.
         if done == 0 || is_there()? {
             return Ok(done != 0);

@@ -67,15 +67,26 @@ pub fn fill(words: &Words, wanted: [u64; 4]) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
     /// Another value.
-    Replaced = 1,
+    Replaced,
     /// The same value, which was read into memory before. These are counted in the upper half, for those whom only they concern.
-    Same = 1 << 32,
+    Same,
+}
+
+impl Move {
+    /// What it adds to the count.
+    #[must_use]
+    pub fn step(self) -> u64 {
+        match self {
+            Self::Replaced => 1,
+            Self::Same => 1 << 32,
+        }
+    }
 }
 
 /// Master: what takes the place of an entry is in memory by now, and the entry is about to end. Whoever looked at this count, then
 /// at memory, then at the entry, and found nothing, sees by the count that there may be something now.
 pub fn count_move(moved: &AtomicU64, how: Move) {
-    moved.store(moved.load(Ordering::Relaxed).wrapping_add(how as u64), Ordering::Release);
+    moved.store(moved.load(Ordering::Relaxed).wrapping_add(how.step()), Ordering::Release);
 }
 
 /// Of a count, the values that ended on disk and stayed in memory. That of the others may carry into it, which is no harm.

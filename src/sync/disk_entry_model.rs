@@ -164,7 +164,7 @@ fn moving(order: Order, how: Move, evicted: bool) {
         key.memory.store(1, Ordering::Release);
         if order == Order::CountAfterEnd {
             key.entry[0].store(first(ENDED, 1), Ordering::Release);
-            key.moved.store(how as u64, Ordering::Release);
+            key.moved.store(how.step(), Ordering::Release);
         } else {
             disk_entry::count_move(&key.moved, how);
             disk_entry::end(&key.entry);

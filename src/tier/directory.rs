@@ -667,7 +667,6 @@ impl Directory {
     }
 
     /// Names of namespaces, by number.
-    #[must_use]
     pub fn names(&self) -> Result<Vec<(Space, Vec<u8>)>> {
         self.journal.lock().state().names()
     }

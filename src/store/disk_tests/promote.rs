@@ -344,6 +344,31 @@ fn a_removal_by_prefix_leaves_nothing_that_moves_into_memory_meanwhile() {
     assert_eq!(bed.store.remove_by_prefix(b"dis").unwrap(), 0);
 }
 
+/// Others cost those who look nothing: what was written while it was in memory, and what has left memory again.
+#[test]
+fn only_what_came_back_from_a_bucket_is_counted_when_that_goes() {
+    let bed = Bed::new();
+    let (store, map) = (&bed.store, Arc::clone(&bed.store.disk_access().unwrap().unwrap().map));
+    let goes = |key: &[u8]| {
+        let found = map.probe(0, key).unwrap().unwrap().entry;
+        assert_eq!(bed.with(|master| master.end_bucket(found.spot.bucket, &[found.fingerprint])), 1);
+        crate::sync::disk_entry::moves_of_same(map.view().header().moved.load(SeqCst))
+    };
+    put(store, b"ahead", b"a");
+    bed.write(&bed.next(Scope::All), 2);
+    assert_eq!(goes(b"ahead"), 0);
+    put(store, b"left", b"l");
+    bed.write(&bed.next(Scope::All), 3);
+    bed.evict_all();
+    assert_eq!(store.presence(b"left").unwrap(), Presence::OnDisk);
+    assert_eq!(promote(store, &[b"left"]), [Ok(true)]);
+    bed.evict_all();
+    assert_eq!(goes(b"left"), 0);
+    assert_eq!(promote(store, &[b"disk"]), [Ok(true)]);
+    store.retain(b"disk", Keep { retain: Retain::Hard, priority: 1, ttl_ms: 0 }).unwrap();
+    assert_eq!(goes(b"disk"), 1);
+}
+
 /// Control: with a count of that kind it tries again, but not for ever.
 #[test]
 fn a_removal_by_prefix_gives_up_when_values_move_all_the_time() {
@@ -368,9 +393,11 @@ type Again = Arc<Mutex<Option<Box<dyn Fn() + Send>>>>;
 /// Memory is full of values that are nowhere else.
 #[test]
 fn what_comes_back_by_itself_costs_nothing_that_only_memory_has() {
-    for quota in [None, Some(16 * 4096)] {
+    for quota in [None, Some(64 * 4096)] {
         let full = Config { max_objects: Some(4096), high_permille: 1000, low_permille: 1000, ..config() };
-        let (bed, small) = (Bed::of(&full), Space { number: 1, generation: 0 });
+        // More than are passed over for one that is on disk.
+        let world = crate::world::Config { heap_bytes: 100 * 4096, ..world() };
+        let (bed, small) = (Bed::in_world(&world, &full), Space { number: 1, generation: 0 });
         let there = record(b"disk", small, 40, (1, 0), VALUE.len() as u64, 9);
         bed.attach(&[(b"", DEFAULT), (b"small", small)], &[there]);
         bed.disk.values.lock().insert(Spot { bucket: 1, block: 0 }, VALUE.to_vec());

@@ -34,6 +34,8 @@ pub(super) struct Book {
 
 /// In [`Book::flags`] alone: a consumer has taken it. It was published, whatever its writer thinks.
 pub(super) const TAKEN: u32 = 1 << 31;
+/// In [`Book::flags`] alone: it may have come from its entry on the disk. Of others the entry is younger.
+pub(super) const RETURNED: u32 = 1 << 30;
 const _: () = assert!(size_of::<Book>() == 96);
 
 static NOTHING: Book = Book {
@@ -116,7 +118,7 @@ impl Book {
             owner: shape.owner_rank,
             namespace,
             writer: header.writer.load(Relaxed),
-            flags: flags & !TAKEN,
+            flags: flags & !(TAKEN | RETURNED),
             disk: 0,
         }))
     }

@@ -219,10 +219,15 @@ impl Master {
                 }
                 continue;
             }
-            if spared < SPARED
-                && disk::is_admitted(self.disk.as_ref(), view, index, self.books.get(index as usize))
-                && !disk::is_clean(self.disk.as_ref(), index, self.books.get(index as usize))
+            let book = self.books.get(index as usize);
+            if (goal.spares || spared < SPARED)
+                && disk::is_admitted(self.disk.as_ref(), view, index, book)
+                && !disk::is_clean(self.disk.as_ref(), index, book)
             {
+                if goal.spares {
+                    // What is behind it has time until this is written.
+                    break;
+                }
                 // The disk does not have it yet: others go first.
                 if let Some(list) = self.lists.list_of(index) {
                     dirty[spared] = (index, list);
@@ -243,7 +248,7 @@ impl Master {
         for (index, list) in self.aside.drain(..) {
             self.lists.move_to(index, list);
         }
-        let only_dirty = chosen == 0 && !goal.spares;
+        let only_dirty = chosen == 0;
         for (index, list) in &dirty[..spared] {
             if only_dirty && chosen < goal.objects.min(BATCH) && pages < goal.pages {
                 pages += self.book(*index).pages;

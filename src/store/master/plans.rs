@@ -369,9 +369,9 @@ impl Master {
             return Err(not_found(key));
         };
         if let (Some(header), Some(book)) = (view.object(index), self.books.get_mut(index as usize)) {
-            let others = book.flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS | FLAG_CHECKSUM | METADATA_FLAGS);
+            let others = book.flags & (FLAG_HIDDEN | FLAG_CONTIGUOUS | FLAG_CHECKSUM | METADATA_FLAGS | book::RETURNED);
             (book.flags, book.until) = (others | keep.flags(), keep.until(now));
-            header.flags.store(book.flags, Relaxed);
+            header.flags.store(book.flags & !book::RETURNED, Relaxed);
             header.retain_until.store(book.until, Relaxed);
             if self.lists.list_of(index) != Some(WRITING) {
                 self.enqueue(view, index, now);

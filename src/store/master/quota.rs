@@ -75,7 +75,7 @@ impl Master {
         let (mut spared, mut first, mut count) = ([0; SPARED], 0, 0);
         for level in 0..LEVELS {
             // What the disk does not have stays for what it has, whatever the priority; but what is retained goes last.
-            while level == LEVELS - 1 && !spares && first < count && gained < goal {
+            while level == LEVELS - 1 && first < count && gained < goal {
                 gained += self.paged_bytes(spared[first]);
                 victims.push(spared[first]);
                 first += 1;
@@ -90,8 +90,8 @@ impl Master {
                 let book = self.books.get(index as usize);
                 let dirty = disk::is_admitted(self.disk.as_ref(), view, index, book)
                     && !disk::is_clean(self.disk.as_ref(), index, book);
-                if dirty && spares && count == SPARED {
-                    // More of them than can be kept apart: the next search begins before them.
+                if dirty && spares {
+                    // What is behind it has time until this is written.
                     return self.go_on_from(namespace, level, &at[..ranks], &spared[first..count]);
                 }
                 at[rank] = self.lists.after(index);
@@ -99,7 +99,7 @@ impl Master {
                 if self.ranks[rank].queues.spares(&mut self.lists, index, &facts) {
                     continue;
                 }
-                if dirty && count < SPARED && (spares || level < LEVELS - 1) {
+                if dirty && count < SPARED && level < LEVELS - 1 {
                     spared[count] = index;
                     count += 1;
                     continue;

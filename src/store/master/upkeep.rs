@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// What comes over a network has more time: as long as it moves at this pace at least, its node waits for it, and gives it up else.
+const SLOWEST_BYTES_PER_MS: u64 = 16;
+
 impl Master {
     /// The bit of upkeep that every call does.
     pub(super) fn glance(&mut self, view: &View<'_>, now: u64) {
@@ -65,10 +68,12 @@ impl Master {
 
     /// Takes note of a publication, or of a writer that is late; else the object goes to the end of the line.
     pub(super) fn look_at_writing(&mut self, view: &View<'_>, index: u32, now: u64) {
-        let Book { since, owner, .. } = *self.book(index);
+        let Book { since, owner, plan_id, .. } = *self.book(index);
+        let slowly = if plan_id & CLUSTERED == 0 { 0 } else { self.paged_bytes(index) / SLOWEST_BYTES_PER_MS };
+        let most_ms = u64::from(self.map.params().watchdog_ms) + slowly;
         if self.promote(view, index) {
             self.admit(view, index, now);
-        } else if now.saturating_sub(since) > u64::from(self.map.params().watchdog_ms) * 1_000_000 {
+        } else if now.saturating_sub(since) > most_ms.saturating_mul(1_000_000) {
             self.end_writing(view, index, Fate::Late, false);
             if let Some(counters) = view.rank(owner).filter(|_| self.lists.list_of(index) == Some(QUARANTINE)) {
                 counters.stuck_put_reclaimed.fetch_add(1, Relaxed);

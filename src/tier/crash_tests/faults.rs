@@ -136,7 +136,18 @@ fn run(case: Case, config: &Config, n: u64, fault: Fault) -> Result<bool, Violat
             return Ok(false);
         }
     }
-    look(&watched, &mut Random(n), case).map(|_| sim.failures() > 0)
+    let images = look(&watched, &mut Random(n), case);
+    counts_right(&watched, config, &mut master)?;
+    images.map(|_| sim.failures() > 0)
+}
+
+/// What could not be done is done later, and nothing is left of it: neither on the disk nor in what is counted. (Where the disk refuses
+/// to delete what it has refused to write, that stays until the directory is opened anew.)
+fn counts_right(watched: &Watched, config: &Config, master: &mut Master) -> Checked {
+    watched.sim().mend();
+    master.try_again();
+    step(watched, config, master, Op::Tidy)?;
+    if master.trouble().is_some() { Ok(()) } else { master.audit_bytes() }
 }
 
 /// A workload by chance with a few faults, often close together. Gives how many images were looked at.

@@ -460,6 +460,11 @@ impl Master {
         Ok(())
     }
 
+    /// As the owner does with every beat.
+    pub fn try_again(&self) {
+        self.directory.try_again();
+    }
+
     fn tidy(&mut self) -> Result<bool> {
         let swept: Vec<Mark> = std::mem::take(&mut self.former).into_iter().map(|spot| Mark::Over { spot }).collect();
         let mut worked = !swept.is_empty() || self.end_condemned();

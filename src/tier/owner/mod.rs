@@ -613,7 +613,8 @@ impl Owner {
                     return;
                 }
                 let now = Instant::now();
-                let rest_waits = inbox.wake || now >= next_beat || self.config.promote_after > 0;
+                let is_due = self.config.promote_after > 0 && now >= turns.rest_ended + LOOK_FOR_DUE;
+                let rest_waits = inbox.wake || is_due || now >= next_beat || held_back.is_some_and(|then| now >= then);
                 let job = if rest_waits && turns.is_of_the_rest(now) { None } else { inbox.take(0) };
                 inbox.wake &= job.is_some();
                 (job, inbox.paused)

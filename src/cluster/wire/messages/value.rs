@@ -34,7 +34,7 @@ message_structs! {
         /// What the writer says about it.
         pub metadata: Metadata,
         /// It is not published before the master has the owner compare its checksum, see [`PutEnd::crc`], for which there is the time that the
-        /// frame says, 30 s at most. The fact that is answered is 0.
+        /// frame says, at most 30 s and what the value takes at 16 KiB a second. The fact that is answered is 0.
         pub hold: bool,
         /// It goes to that segment or nowhere, see [`Place::exact`]. Without, to another one of the node if that has no room, or has room without evicting.
         pub exact: bool,

@@ -145,7 +145,7 @@ impl Master {
             let Some(wanted) = disk.map.fingerprint(namespace, &view.key_of(header)) else { continue };
             let Some((entry, _)) = disk.find(wanted) else { continue };
             if book.is_of(disk.map.view().put(entry)) {
-                disk.marry(index, book, entry);
+                disk.marry(index, book, entry, true);
             } else if self.lists.list_of(index) == Some(WRITING) {
                 // Its key has a value: the writer comes too late.
                 memory::push(&mut late, index)?;
@@ -203,7 +203,7 @@ impl Master {
             let Some(header) = view.object(index) else { continue };
             let wanted = disk.map.fingerprint(book.namespace & 0xff, &view.key_of(header));
             match wanted.and_then(|wanted| disk.find(wanted)) {
-                Some((entry, _)) if book.is_of(disk.map.view().put(entry)) => disk.marry(index, book, entry),
+                Some((entry, _)) if book.is_of(disk.map.view().put(entry)) => disk.marry(index, book, entry, true),
                 // The bug was between a replacement and the end of what it replaced.
                 Some((entry, _)) => disk.kill(entry),
                 None => {}

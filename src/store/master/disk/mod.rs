@@ -336,10 +336,11 @@ impl Disk {
         (self.in_memory.get(entry as usize) == Some(&(index + 1))).then_some(entry)
     }
 
-    /// An object in memory has an entry from now on.
-    fn marry(&mut self, index: u32, book: &mut Book, entry: u32) {
+    /// An object in memory has an entry from now on, from which it may have come.
+    fn marry(&mut self, index: u32, book: &mut Book, entry: u32, returned: bool) {
         if let Some(place) = self.in_memory.get_mut(entry as usize) {
             (*place, book.disk) = (index + 1, entry + 1);
+            book.flags = book.flags & !book::RETURNED | if returned { book::RETURNED } else { 0 };
         }
     }
 
@@ -406,13 +407,18 @@ impl Disk {
         Some(index)
     }
 
-    /// An entry ends, and if memory has its value that stays there.
-    fn count_if_in_memory(&self, books: &[Book], entry: u32) {
+    /// Whether the value of an entry came from there into memory, and is there. What was in memory before it was written nobody misses.
+    fn is_back(&self, lists: &Lists, books: &[Book], entry: u32) -> bool {
         let index = self.in_memory.get(entry as usize).and_then(|place| place.checked_sub(1));
         let book = index.and_then(|index| Some((index, books.get(index as usize)?)));
-        if book.is_some_and(|(index, book)| self.clean(index, book).is_some()) {
-            disk_entry::count_move(&self.map.view().header().moved, Move::Same);
-        }
+        book.is_some_and(|(index, book)| {
+            book.flags & book::RETURNED != 0 && self.clean(index, book).is_some() && book::is_current(lists, index)
+        })
+    }
+
+    /// Entries end, and the values of some of them stay in memory.
+    fn count_same(&self) {
+        disk_entry::count_move(&self.map.view().header().moved, Move::Same);
     }
 
     /// Ends an entry that lives; gives what it said.
@@ -737,7 +743,9 @@ impl Master {
         if same {
             let since = self.map.view().header().since_apart();
             let brought = since.and_then(|since| disk.brought(&self.books, index, since));
-            disk.count_if_in_memory(&self.books, index);
+            if disk.is_back(&self.lists, &self.books, index) {
+                disk.count_same();
+            }
             disk.kill(index);
             self.drop_brought(brought.as_slice());
         }

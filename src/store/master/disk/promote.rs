@@ -31,7 +31,7 @@ impl Master {
     /// that comes to both without knowing that they are the same.
     pub(in crate::store::master) fn marry_to_disk(&mut self, header: &ObjectHeader, index: u32, entry: u32) {
         if let (Some(disk), Some(book)) = (&mut self.disk, self.books.get_mut(index as usize)) {
-            disk.marry(index, book, entry);
+            disk.marry(index, book, entry, true);
             book.plan_id = disk.put_of(entry);
             header.plan_id.store(book.plan_id, Relaxed);
         }
@@ -44,13 +44,17 @@ impl Master {
         memory::reserve(&mut disk.marks, records.len() + MOST_HELD)?;
         let since = self.map.view().header().since_apart();
         let mut brought = memory::with_capacity(if since.is_some() { records.len() } else { 0 })?;
-        let mut ended = 0;
+        let (mut ended, mut counted) = (0, false);
         for fingerprint in records {
             let Some((index, entry)) = disk.find(*fingerprint).filter(|(_, entry)| entry.spot.bucket == bucket) else {
                 continue;
             };
             brought.extend(since.and_then(|since| disk.brought(&self.books, index, since)));
-            disk.count_if_in_memory(&self.books, index);
+            // Once is enough: all that is back was back before this call.
+            if !counted && disk.is_back(&self.lists, &self.books, index) {
+                disk.count_same();
+                counted = true;
+            }
             disk.end(index);
             disk.marks.push(Mark::Over { spot: entry.spot });
             ended += 1;

@@ -294,6 +294,11 @@ impl Master {
             let Some(next) = self.to_write(view, index)? else { continue };
             let Some(disk) = &mut self.disk else { break };
             if disk.room() == 0 {
+                if !out.is_empty() {
+                    // Those that have room come first.
+                    looked -= 1;
+                    break;
+                }
                 disk.counts.full += 1;
                 crate::bail!(
                     NMC_ERR_NO_SPACE,
@@ -364,7 +369,7 @@ impl Master {
                     let place = disk.insert(&Entry { epoch: self.next_epoch, ..entry }, put);
                     self.next_epoch += 1;
                     if let Some(place) = place {
-                        disk.marry(index, book, place);
+                        disk.marry(index, book, place, false);
                     }
                     disk.counts.full += u64::from(place.is_none());
                     place
