@@ -5,7 +5,9 @@ use crate::args::{Failure, Parsed, parse_bytes};
 use crate::{facts, sys, term};
 use nanomc::base::{Deadline, log};
 use nanomc::ffi::common::{NMC_EVICT_FIFO, NMC_EVICT_LRU, NMC_EVICT_NONE};
-use nanomc::ffi::tier_types::{NMC_TIER_WRITE_THROUGH, config_for};
+use nanomc::ffi::tier_types::{
+    NMC_TIER_DURABLE_REMOVE, NMC_TIER_OTHER_DIRECTORY, NMC_TIER_RESET_IF_DAMAGED, NMC_TIER_WRITE_THROUGH, config_for,
+};
 use nanomc::mem::HeapKind;
 use nanomc::store::Masters;
 use nanomc::tier::{Backend, Config as TierConfig, Hosted};
@@ -14,6 +16,13 @@ use nanomc::world::{Config, Hosting};
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Options that are flags of the tier.
+const TIER_FLAGS: [(&str, u32); 4] = [
+    ("--ssd-write-through", NMC_TIER_WRITE_THROUGH),
+    ("--ssd-durable-remove", NMC_TIER_DURABLE_REMOVE),
+    ("--ssd-reset-if-damaged", NMC_TIER_RESET_IF_DAMAGED),
+    ("--ssd-other-directory", NMC_TIER_OTHER_DIRECTORY),
+];
 /// How often it is looked whether there is a store.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -71,20 +80,23 @@ fn serve_tier(tier: &mut Hosted, interrupts: &sys::Interrupts) -> Result<(), Fai
 /// What the tier is opened with, if one is asked for.
 fn tier(args: &Parsed, world: &Config) -> Result<Option<TierConfig>, Failure> {
     let Some(directory) = args.path("--ssd") else {
-        let others = ["--ssd-capacity", "--ssd-evict", "--ssd-backend"];
+        let others = ["--ssd-capacity", "--ssd-evict", "--ssd-backend", "--ssd-max-objects", "--ssd-write-rate"];
         let given = others.into_iter().find(|name| matches!(args.text(name), Ok(Some(_))));
-        let given = given.or(args.has("--ssd-write-through").then_some("--ssd-write-through"));
+        let given = given.or_else(|| TIER_FLAGS.map(|(name, _)| name).into_iter().find(|name| args.has(name)));
         return given.map_or(Ok(None), |name| Err(Failure::usage(format!("{name} is nothing without --ssd DIR"))));
     };
     if world.heap_kind != HeapKind::Host {
         let text = "--ssd is for host heaps: of CUDA heaps a rank with a device owns the tier (nmc_tier_open)";
         return Err(Failure::usage(text));
     }
-    let capacity_bytes = match args.text("--ssd-capacity")? {
-        None => 0,
-        Some(text) => parse_bytes(text)
-            .ok_or_else(|| Failure::usage(format!("--ssd-capacity {text:?} is not a number of bytes")))?,
+    let bytes = |name: &str| match args.text(name)? {
+        None => Ok(0),
+        Some(text) => {
+            parse_bytes(text).ok_or_else(|| Failure::usage(format!("{name} {text:?} is not a number of bytes")))
+        }
     };
+    let (capacity_bytes, write_bytes_per_s) = (bytes("--ssd-capacity")?, bytes("--ssd-write-rate")?);
+    let max_objects = args.number("--ssd-max-objects")?.unwrap_or(0);
     let eviction = match args.text("--ssd-evict")? {
         None | Some("never") => NMC_EVICT_NONE,
         Some("fifo") => NMC_EVICT_FIFO,
@@ -97,7 +109,8 @@ fn tier(args: &Parsed, world: &Config) -> Result<Option<TierConfig>, Failure> {
         .ok_or_else(|| Failure::usage(format!("--ssd-backend {named:?} is none of bucket, file-per-key and offset")))?;
     let config = config_for(directory.into(), |c| {
         (c.capacity_bytes, c.eviction, c.backend) = (capacity_bytes, eviction, backend.code());
-        c.flags = if args.has("--ssd-write-through") { NMC_TIER_WRITE_THROUGH } else { 0 };
+        (c.max_objects, c.write_bytes_per_s) = (max_objects.into(), write_bytes_per_s);
+        c.flags = TIER_FLAGS.iter().filter(|(name, _)| args.has(name)).map(|(_, flag)| flag).sum();
     });
     config.map(Some).map_err(|error| Failure::usage(error.message))
 }

@@ -235,11 +235,33 @@ fn what_is_asked_for_after_a_restart_is_written_or_the_call_says_so() {
 }
 
 #[test]
+fn a_damaged_directory_begins_anew_if_it_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    std::fs::create_dir(dir.join("world")).unwrap();
+    for (number, damaged) in [(1, false), (2, true)] {
+        if damaged {
+            std::fs::write(dir.join("ssd/SUPER"), [0xaa; 4096]).unwrap();
+        }
+        let limits = ["--ssd-reset-if-damaged", "--ssd-max-objects", "1000", "--ssd-write-rate", "64MiB"];
+        let master = Master::start_with(dir, &limits);
+        let both = ranks(dir);
+        put(&both[0].store, number);
+        assert_eq!(found(&both[1].store), [number], "nothing of what was damaged");
+        leave(both);
+        master.end_in_order();
+    }
+}
+
+#[test]
 fn without_a_directory_or_host_heaps_it_explains_itself() {
     let sizes = ["--name", "x", "--world-size", "1", "--heap-bytes", "1MiB"];
     for (more, says) in [
         (&["--ssd-evict", "lru"][..], "nothing without --ssd"),
         (&["--ssd-write-through"], "nothing without --ssd"),
+        (&["--ssd-reset-if-damaged"], "nothing without --ssd"),
+        (&["--ssd-max-objects", "5"], "nothing without --ssd"),
+        (&["--ssd", "d", "--ssd-write-rate", "slow"], "--ssd-write-rate \"slow\" is not a number of bytes"),
         (&["--ssd", "d", "--heap-kind", "cuda"], "host heaps"),
         (&["--ssd", "d", "--ssd-evict", "some"], "never, fifo and lru"),
         (&["--ssd", "d", "--ssd-backend", "noop"], "bucket, file-per-key and offset"),
