@@ -9,6 +9,9 @@ use crate::layout::store::{COUNTED_BITS, MAX_KEY, MAX_NAMESPACE_NAME};
 /// A moment, in ms of the clock of whoever looks: clocks of two machines are never compared.
 pub type Millis = u64;
 
+/// Values up to this size share a connection, and are copied on their way out of it; larger ones have one for themselves.
+pub const SMALL: u64 = 64 << 10;
+
 /// How long so many bytes take at the slowest pace at which anybody waits for them, 16 KiB a second: a thousandth of what a value is given by itself, so
 /// that as many may share a slow network.
 #[must_use]

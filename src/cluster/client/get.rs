@@ -13,7 +13,7 @@ use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
     NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
-use crate::cluster::types::{Cut, Media, Millis, Name, PutId};
+use crate::cluster::types::{Cut, Media, Millis, Name, PutId, SMALL};
 use crate::cluster::wire::{CancelFetch, Fetch, Fetched, Find, Message, Replica};
 
 /// Missed replicas that are told to the master.
@@ -178,7 +178,7 @@ impl Getting {
         let (limit, window) = (self.deadline, cx.shared.config.owner_ms);
         let first = window + moving_ms(length);
         let pace = Pace { limit, first, window, after: None, moved: 0, whole: false };
-        let pace = Some(pace).filter(|_| !self.pushed && length > 0);
+        let pace = Some(pace).filter(|_| !self.pushed && length > SMALL);
         let until = self.deadline.min(cx.now + first);
         self.request = cx.ask_node_for(0, (until, pace), (replica.name.node, &replica.endpoint), fetch);
         self.step = Step::Fetching(replica);

@@ -12,7 +12,7 @@ use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED,
     NMC_NOT_READY, NMC_OK, nmc_status_t,
 };
-use crate::cluster::types::{Cut, Media, Millis, ObjectKey};
+use crate::cluster::types::{Cut, Media, Millis, ObjectKey, SMALL};
 use crate::cluster::wire::{
     Commit, Done, Frame, MAX_COPIES, Message, Metadata, Place, Put, PutEnd, PutPlaces, PutRevoke, PutStart, Reserve,
     Stopped,
@@ -348,7 +348,8 @@ impl Putting {
             false => Message::Put(put),
         };
         let (window, after) = (self.still_ms(cx), self.owner_ms(cx));
-        let first = if pushed { after } else { window };
+        let paced = !pushed && self.put.length > SMALL;
+        let first = if paced { window } else { after };
         let mut until = cx.now + first;
         // Nothing of it is reserved that is given to others after a while: while it moves it has all the time that is not needed to end the put.
         let limit = self.deadline.min(until.max(self.deadline.saturating_sub(cx.shared.config.owner_ms)));
@@ -359,7 +360,7 @@ impl Putting {
         let until = self.deadline.min(until);
         let pace =
             Pace { limit, first: until.saturating_sub(cx.now), window, after: Some(after), moved: 0, whole: false };
-        let pace = Some(pace).filter(|_| !pushed);
+        let pace = Some(pace).filter(|_| paced);
         let request = cx.ask_node_for(at, (until, pace), (place.node, &place.endpoint), message);
         if let Some(part) = self.parts.get_mut(at) {
             (part.state, part.request, part.mover) = (State::Asked, request, cx.shared.mover);

@@ -21,6 +21,8 @@ pub struct Channel {
     why: Option<Error>,
     /// Whether there was no more than what came last.
     dry: bool,
+    /// Bytes that the socket has taken.
+    gone: u64,
 }
 
 impl Channel {
@@ -31,7 +33,7 @@ impl Channel {
             tls.set_buffer_limit(Some(MOST_WAITING));
         }
         // A child that lives on must not keep the connection of a process that has died.
-        Self { socket: ParentOnly::new(socket), tls, why: None, dry: false }
+        Self { socket: ParentOnly::new(socket), tls, why: None, dry: false, gone: 0 }
     }
 
     /// Whether its bytes are encrypted.
@@ -54,6 +56,11 @@ impl Channel {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
+    /// Bytes that the socket has taken, as they are on the way.
+    pub(super) fn gone(&self) -> u64 {
+        self.gone
+    }
+
     /// Bytes that wait in it, at most.
     pub(super) fn waiting(&self) -> usize {
         if self.has_waiting() { MOST_WAITING } else { 0 }
@@ -71,7 +78,7 @@ impl Channel {
         while tls.wants_write() {
             match tls.write_tls(&mut socket) {
                 Ok(0) => return false,
-                Ok(_) => {}
+                Ok(n) => self.gone += n as u64,
                 Err(error) => return error.kind() == ErrorKind::WouldBlock,
             }
         }
@@ -84,7 +91,13 @@ impl Channel {
         if !self.push() {
             return Moved::Ended;
         }
-        let Some(tls) = &mut self.tls else { return sys::send(self.socket.as_fd(), spans) };
+        let Some(tls) = &mut self.tls else {
+            let sent = sys::send(self.socket.as_fd(), spans);
+            if let Moved::Bytes(n) = sent {
+                self.gone += n as u64;
+            }
+            return sent;
+        };
         // TLS would keep it, and send it whenever a handshake ends, also if nobody wants that any more.
         if tls.is_handshaking() {
             return Moved::Later;

@@ -226,9 +226,8 @@ pub(super) struct Link {
     made_at: Millis,
     moved_at: Millis,
     sent_at: Millis,
-    /// Bytes of values that have come, and that were sent, since it was made.
+    /// Bytes of values that have come since it was made.
     came: u64,
-    gone: u64,
     /// The time as it was told last.
     now: Millis,
     /// Whoever connected has not said who it is.
@@ -254,7 +253,6 @@ impl Link {
             moved_at: now,
             sent_at: now,
             came: 0,
-            gone: 0,
             now,
             unknown: false,
         }
@@ -270,15 +268,16 @@ impl Link {
         self.queued + self.input.len() + self.channel.waiting()
     }
 
-    /// Bytes of values that have come, or were taken by the other end; and whether it has taken all.
+    /// Bytes of values that have come, and of everything that was taken by the other end; and whether it has taken all.
     pub(super) fn moved(&self) -> (u64, bool) {
-        let untaken = sys::untaken(self.channel.as_fd()) + self.channel.waiting() as u64;
+        let untaken = sys::untaken(self.channel.as_fd());
         let coming = match &self.value {
             // What is not looked at yet, because more is to come first.
             Value::Into(spans, _) => sys::unread(self.channel.as_fd()).min(spans.left),
             _ => 0,
         };
-        (self.came + coming + self.gone.saturating_sub(untaken), self.output.is_empty() && untaken == 0)
+        let over = self.output.is_empty() && untaken == 0 && !self.channel.has_waiting();
+        (self.came + coming + self.channel.gone().saturating_sub(untaken), over)
     }
 
     /// The socket may have something.
@@ -403,7 +402,12 @@ impl Link {
                 Moved::Ended => return None,
             }
         }
-        self.channel.push().then(|| self.channel.has_waiting())
+        let gone = self.channel.gone();
+        let rest = self.channel.push().then(|| self.channel.has_waiting());
+        if self.channel.gone() > gone {
+            self.sent_at = now;
+        }
+        rest
     }
 
     /// Whether something can be sent that could not before something came: TLS has more to say, or lets others speak.
@@ -436,7 +440,6 @@ impl Link {
                     let step = n.min(usize::try_from(spans.left).unwrap_or(usize::MAX));
                     spans.advance(step);
                     n -= step;
-                    self.gone += step as u64;
                     if spans.left == 0 {
                         left.push(*ticket);
                     }

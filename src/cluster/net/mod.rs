@@ -265,7 +265,7 @@ impl Net {
         self.links.get(&to.0).is_some_and(Link::has_unsent)
     }
 
-    /// Bytes of values that have come from a peer, or that it has taken, since it was connected to; and whether it has taken all that it is to.
+    /// Bytes of values that have come from a peer, and of all that it has taken, since it was connected to; and whether it has taken all that it is to.
     #[must_use]
     pub fn moved(&self, peer: Peer) -> (u64, bool) {
         self.links.get(&peer.0).map_or((0, false), Link::moved)

@@ -322,6 +322,17 @@ fn count(socket: BorrowedFd<'_>, what: libc::Ioctl) -> u64 {
     u64::try_from(bytes).ok().filter(|_| known).unwrap_or(0)
 }
 
+/// The kernel keeps little of what is under way there, or comes to who connects there.
+#[cfg(test)]
+pub fn keep_little(socket: &impl AsRawFd) {
+    for what in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+        let bytes: libc::c_int = 8 << 10;
+        // SAFETY: both are one int.
+        let set = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, what, (&raw const bytes).cast(), 4) };
+        assert_eq!(set, 0);
+    }
+}
+
 /// Descriptors that this process may have.
 #[must_use]
 pub fn most_files() -> usize {

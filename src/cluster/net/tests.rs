@@ -6,7 +6,7 @@ use crate::base::status::{NMC_ERR_PERMISSION, NMC_OK};
 use crate::cluster::types::{ObjectKey, PutId};
 use crate::cluster::wire::{Fetched, Find, Metadata};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
@@ -257,6 +257,48 @@ fn values_under_way(mut pair: Pair) {
     // What is sent to who is gone is lost at once.
     pair.near.send_value(pair.peer, &fetched(from.len()), spans(&from, from.len()), Some(4)).unwrap();
     assert!(matches!(pair.near.hear(), Some(Heard::Lost(4))));
+}
+
+/// Carries so many bytes at most from one to the other, if there are any.
+fn carry(mut from: &TcpStream, mut to: &TcpStream, most: usize) {
+    let mut piece = vec![0; most];
+    if let Ok(n) = from.read(&mut piece) {
+        to.write_all(&piece[..n]).unwrap();
+    }
+}
+
+#[test]
+fn what_the_other_end_takes_is_seen_while_it_takes_the_last_of_it_too() {
+    for limits in both_ways() {
+        // A slow way, on which little is under way.
+        let between = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (mut far, address) = listening(limits.clone());
+        let mut near = Net::new(limits.clone()).unwrap();
+        sys::keep_little(&between);
+        let peer = near.connect(&Address::Tcp(between.local_addr().unwrap())).unwrap();
+        sys::keep_little(&near.links[&peer.0].channel);
+        let Address::Tcp(address) = address else { panic!() };
+        let (here, there) = (between.accept().unwrap().0, TcpStream::connect(address).unwrap());
+        [&here, &there].into_iter().for_each(|end| end.set_nonblocking(true).unwrap());
+        let memory = value(1 << 20);
+        near.send_value(peer, &fetched(memory.len()), spans(&memory, memory.len()), Some(1)).unwrap();
+        let late = Instant::now() + Duration::from_secs(60);
+        // How often it was seen that more had been taken since the last of it was given to be sent.
+        let (mut sent, mut seen, mut steps) = (false, 0, 0);
+        while !near.moved(peer).1 || !sent {
+            assert!(Instant::now() < late);
+            sent |= matches!(turn(&mut near), Some(Heard::Sent(1)));
+            let moved = near.moved(peer).0;
+            if sent && near.links[&peer.0].has_unsent() && moved > seen {
+                (seen, steps) = (moved, steps + 1);
+            }
+            carry(&here, &there, 4 << 10);
+            let _ = turn(&mut far);
+            carry(&there, &here, 4 << 10);
+        }
+        assert!(near.moved(peer).0 >= 1 << 20);
+        assert!(limits.tls.is_none() || steps > 3, "{steps} steps");
+    }
 }
 
 #[test]

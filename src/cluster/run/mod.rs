@@ -13,7 +13,5 @@ pub mod times;
 
 pub use crate::cluster::net::{Address, Limits, Listener};
 
-/// Values up to this size share a connection, and are copied on their way out of it; larger ones have one for themselves.
-const SMALL: u64 = 64 << 10;
 /// Events after which what came of them is sent, so that others work on it meanwhile; and between two looks at the clock.
 const TURN: usize = 32;

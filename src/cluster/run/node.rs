@@ -2,10 +2,10 @@
 //! memory that stands in for them; whatever ends early is told, and nothing is stored after that.
 #![allow(unsafe_code, reason = "heaps of the store, by address")]
 
+use super::TURN;
 use super::mailbox::Mailbox;
 use super::masters::Masters;
 use super::meetings::{Meetings, Step};
-use super::{SMALL, TURN};
 use crate::base::error::Result;
 use crate::base::id::random_u64;
 use crate::base::log;
@@ -19,7 +19,7 @@ use crate::cluster::nixl::sys::Medium;
 use crate::cluster::nixl::{How, Mover, News, Settings, Write};
 use crate::cluster::node::storage::Wake;
 use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan, more_ms};
-use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, incarnation_of};
+use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, SMALL, incarnation_of};
 use crate::cluster::wire::{self, Card, Fetch, Fetched, Frame, Message, Metadata, Region, Replica, Reserved};
 use crate::sync::service_thread;
 use parking_lot::Mutex;

@@ -4,7 +4,7 @@ use super::{Rig, done, fetched, key, replica};
 use crate::base::status::{NMC_ERR_TIMEOUT, NMC_OK};
 use crate::cluster::client::requests::LEAST;
 use crate::cluster::client::{Action, Call, Event, GetCall, PutCall};
-use crate::cluster::types::{Millis, NodeId};
+use crate::cluster::types::{Millis, NodeId, SMALL};
 use crate::cluster::wire::{Fetch, Message, Metadata, Replica, Replicate};
 
 /// How long a call may take here, and how much its value has: four seconds are given to that at 16 MiB a second.
@@ -159,6 +159,21 @@ fn an_owner_that_takes_nothing_more_of_a_put_is_replaced_after_a_moment() {
     let (mut rig, request) = puts(&[1, 2, 3]);
     assert!(moves(&mut rig, request, PATIENCE, 1 << 20));
     assert_eq!(rig.now, 1000 + PATIENCE - 500);
+}
+
+#[test]
+fn what_shares_a_connection_has_the_time_that_it_had() {
+    let mut rig = Rig::new(false);
+    rig.on(Event::Call(1, PATIENCE, Call::Get(GetCall::new(key(), u64::MAX))));
+    rig.found(vec![Replica { length: SMALL, ..replica(2, 7) }, Replica { length: SMALL, ..replica(1, 7) }]);
+    assert_eq!(asked(&rig).map(|(_, _, left)| left), Some(504), "no byte of it is counted");
+    let mut rig = Rig::new(false);
+    let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
+    let (length, slices, metadata) = (SMALL, vec![SMALL], Metadata::default());
+    let put = PutCall { key: key(), length, slices, config, retain: 0, metadata, crc: None, stripe: 0 };
+    rig.on(Event::Call(1, PATIENCE, Call::Put(put)));
+    rig.places(&[1, 2, 3], 1);
+    assert_eq!(asked(&rig).map(|(_, _, left)| left), Some(504));
 }
 
 #[test]

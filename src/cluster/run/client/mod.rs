@@ -99,6 +99,13 @@ struct Sent {
     large: Option<NodeId>,
 }
 
+/// A request that waits for a connection, and since when.
+struct Waiting {
+    frame: Frame,
+    from: Memory,
+    since: Millis,
+}
+
 /// Connections to a node.
 #[derive(Default)]
 struct Node {
@@ -109,7 +116,7 @@ struct Node {
     /// How many there are for large values.
     large: usize,
     /// Requests that wait for one.
-    waiting: Queue<(Frame, Memory)>,
+    waiting: Queue<Waiting>,
     /// Bytes that have moved on those connections since it was looked last.
     moved: u64,
     /// What it was told of the own mover: which, and which edition; and when.

@@ -1,13 +1,12 @@
 //! What is asked of whom on which connection, and the bytes that go along. Small values share the one connection of a node; a large one has
 //! one for itself until it is over.
 
-use super::{Large, MOST_LARGE, Sent, State};
+use super::{Large, MOST_LARGE, Sent, State, Waiting};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_UNSUPPORTED, nmc_status_t};
 use crate::cluster::client::{Event, Memory};
-use crate::cluster::net::{Address, Span, Spans};
-use crate::cluster::run::SMALL;
-use crate::cluster::types::{MAX_PARTS, Millis, NodeId, Peer};
+use crate::cluster::net::{Address, Span, Spans, now_ms};
+use crate::cluster::types::{MAX_PARTS, Millis, NodeId, Peer, SMALL};
 use crate::cluster::wire::{Frame, Message};
 use std::sync::atomic::AtomicU8;
 
@@ -69,7 +68,7 @@ impl State {
             }
             return;
         }
-        node.waiting.push((frame, from));
+        node.waiting.push(Waiting { frame, from, since: now_ms() });
         self.send_waiting(id);
     }
 
@@ -88,14 +87,20 @@ impl State {
                         }
                         Err(_) => {
                             let lost = std::mem::take(&mut node.waiting);
-                            self.events.extend(lost.into_iter().map(|(frame, _)| Event::Lost(frame.request)));
+                            self.events.extend(lost.into_iter().map(|waiting| Event::Lost(waiting.frame.request)));
                             return;
                         }
                     }
                 }
                 None => return,
             };
-            let Some((frame, from)) = node.waiting.pop() else { return };
+            let Some(Waiting { mut frame, from, since }) = node.waiting.pop() else { return };
+            // What moved for others before says nothing about it.
+            if let Some(large) = self.large.get_mut(&peer) {
+                large.seen = self.net.moved(peer).0;
+            }
+            let waited = now_ms().saturating_sub(since);
+            frame.time_left_ms = frame.time_left_ms.saturating_sub(u32::try_from(waited).unwrap_or(u32::MAX)).max(1);
             self.events.push(Event::Begun(frame.request));
             self.send(peer, Some(id), frame, from);
         }
@@ -224,7 +229,7 @@ impl State {
     /// Nothing of a request is wanted any more.
     pub(super) fn close(&mut self, request: u64) {
         for node in self.nodes.values_mut() {
-            node.waiting.retain(|(frame, _)| frame.request != request);
+            node.waiting.retain(|waiting| waiting.frame.request != request);
         }
         let tickets: Vec<u64> =
             self.tickets.iter().filter(|(_, (_, of))| *of == Some(request)).map(|(ticket, _)| *ticket).collect();
@@ -292,7 +297,7 @@ impl State {
             }
         }
         for node in self.nodes.values() {
-            node.waiting.iter().for_each(|(frame, _)| tell(frame.request, node.moved, false));
+            node.waiting.iter().for_each(|waiting| tell(waiting.frame.request, node.moved, false));
         }
     }
 }
