@@ -18,7 +18,6 @@ use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_st
 use crate::cluster::facade::{Cluster, Item};
 use crate::cluster::wire::Segment;
 use crate::store::copy::Slice;
-use parking_lot::Mutex;
 use std::ffi::c_void;
 
 /// Bytes of a page of a segment, if none are said: small values are common, and each takes whole pages.
@@ -44,27 +43,20 @@ pub struct nmc_client_t {
     _opaque: [u8; 0],
 }
 
-/// What a handle stands for.
-pub(super) struct Open {
-    pub(super) cluster: Cluster,
-    /// Memory that was registered: first byte and how many.
-    registered: Mutex<Vec<(usize, usize)>>,
-}
-
-impl Object for Open {
+impl Object for Cluster {
     const KIND: u64 = 8;
     const NAME: &'static str = "client";
     fn cancel(&self) {
-        self.cluster.cancel();
+        Cluster::cancel(self);
     }
 }
 
-impl HasC for Open {
+impl HasC for Cluster {
     type C = nmc_client_t;
 }
 
-pub(super) fn with<R>(client: *const nmc_client_t, body: impl FnOnce(&Open) -> Result<R>) -> Result<R> {
-    handle::with::<Open, R>(client, body)
+pub(super) fn with<R>(client: *const nmc_client_t, body: impl FnOnce(&Cluster) -> Result<R>) -> Result<R> {
+    handle::with::<Cluster, R>(client, body)
 }
 
 /// # Safety
@@ -107,8 +99,7 @@ pub unsafe extern "C" fn nmc_client_open(
         handle::prepare()?;
         // SAFETY: the C contract of `config`.
         let config = unsafe { parse_client(config) }?;
-        let open = Open { cluster: Cluster::open(config)?, registered: Mutex::new(Vec::new()) };
-        slot.write(handle::create(open)?);
+        slot.write(handle::create(Cluster::open(config)?)?);
         Ok(())
     })
 }
@@ -120,7 +111,7 @@ pub unsafe extern "C" fn nmc_client_open(
 /// callers, one succeeds. Not graph-safe. Statuses: `NMC_ERR_BUSY` (called inside a callback).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_close(client: *mut nmc_client_t) -> nmc_status_t {
-    guard(|| handle::take::<Open>(client).map(drop))
+    guard(|| handle::take::<Cluster>(client).map(drop))
 }
 
 /// Gives memory of this process to the cluster: makes a node with a segment of `config->heap_bytes` bytes. The segment
@@ -143,7 +134,7 @@ pub unsafe extern "C" fn nmc_client_mount(
     config: *const nmc_store_config_t,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of these arguments.
             let (name, (mut config, mut raw)) = unsafe { (name_of(name)?, parse_store(config)?) };
             if raw.page_bytes == 0 {
@@ -152,7 +143,7 @@ pub unsafe extern "C" fn nmc_client_mount(
             config.master_rank = 0;
             crate::tier::install();
             let store = embedded(&raw, &config)?;
-            open.cluster.mount(&store, name, true).map(drop)
+            cluster.mount(&store, name, true).map(drop)
         })
     })
 }
@@ -186,11 +177,11 @@ pub unsafe extern "C" fn nmc_client_attach_store(
     store: *mut nmc_store_t,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of `name`.
             let name = unsafe { name_of(name) }?;
             let store = store::with(store, |store| Ok(store.share()))?;
-            open.cluster.mount(&store, name, false).map(drop)
+            cluster.mount(&store, name, false).map(drop)
         })
     })
 }
@@ -203,9 +194,9 @@ pub unsafe extern "C" fn nmc_client_attach_store(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_unmount(client: *mut nmc_client_t, name: nmc_slice_t) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of `name`.
-            open.cluster.unmount(unsafe { some_name(name) }?)
+            cluster.unmount(unsafe { some_name(name) }?)
         })
     })
 }
@@ -226,23 +217,9 @@ pub unsafe extern "C" fn nmc_client_register(
     bytes: usize,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
-            let first = memory as usize;
-            if first == 0 || bytes == 0 || first.checked_add(bytes).is_none() {
-                crate::bail!(NMC_ERR_INVALID_ARG, "{bytes} bytes at {memory:p} are no memory");
-            }
-            let mut list = open.registered.lock();
-            if let Some((other, n)) = list.iter().find(|(other, n)| first < other + n && *other < first + bytes) {
-                crate::bail!(
-                    NMC_ERR_EXISTS,
-                    "{bytes} bytes at {memory:p} overlap {n} at {other:#x} that are registered"
-                );
-            }
-            memory::reserve(&mut list, 1)?;
+        with(client, |cluster| {
             // SAFETY: the C contract of this function.
-            unsafe { open.cluster.register(first, bytes) }?;
-            list.push((first, bytes));
-            Ok(())
+            unsafe { cluster.register(memory as usize, bytes) }
         })
     })
 }
@@ -252,16 +229,7 @@ pub unsafe extern "C" fn nmc_client_register(
 /// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing is registered at that address).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_unregister(client: *mut nmc_client_t, memory: *mut c_void) -> nmc_status_t {
-    guard(|| {
-        with(client, |open| {
-            let mut list = open.registered.lock();
-            let Some(at) = list.iter().position(|(first, _)| *first == memory as usize) else {
-                crate::bail!(NMC_ERR_NOT_FOUND, "nothing is registered at {memory:p}");
-            };
-            list.swap_remove(at);
-            open.cluster.unregister(memory as usize)
-        })
-    })
+    guard(|| with(client, |cluster| cluster.unregister(memory as usize)))
 }
 
 /// Puts a value under `key`. The value is the bytes of the `n` slices, one after the other. `options` may be NULL: one
@@ -285,12 +253,12 @@ pub unsafe extern "C" fn nmc_client_put(
     options: *const nmc_replicate_t,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of these arguments.
             let (key, slices, options) =
                 unsafe { (key_of(key)?, slices_of(array(slices, n, "slices")?), parse_replicate(options)?) };
             let item = Item::new(key, checked(slices)?);
-            single(open.cluster.put(&[item], &options)?)
+            single(cluster.put(&[item], &options)?)
         })
     })
 }
@@ -315,12 +283,12 @@ pub unsafe extern "C" fn nmc_client_get(
     out_bytes: *mut u64,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             let place = optional_out(out_bytes, "out_bytes")?;
             // SAFETY: the C contract of these arguments.
             let (key, buffers) = unsafe { (key_of(key)?, slices_of(array(buffers, n, "buffers")?)) };
             let item = Item::new(key, checked(buffers)?);
-            let got = single(open.cluster.get(&[item])?.into_iter().map(Ok).collect())?;
+            let got = single(cluster.get(&[item])?.into_iter().map(Ok).collect())?;
             if let Some(place) = place.filter(|_| got.result.is_ok() || got.bytes > 0) {
                 place.write(got.bytes);
             }
@@ -349,7 +317,7 @@ pub unsafe extern "C" fn nmc_client_put_batch(
     out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard_status(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of these arguments.
             let (keys, values, options, mut statuses) = unsafe {
                 (
@@ -361,7 +329,7 @@ pub unsafe extern "C" fn nmc_client_put_batch(
             };
             // SAFETY: the C contract of `keys`.
             let done = unsafe { items(keys, &values, &mut statuses) }.and_then(|(items, numbers)| {
-                let results = open.cluster.put(&items, &options)?;
+                let results = cluster.put(&items, &options)?;
                 for (at, result) in numbers.into_iter().zip(results) {
                     statuses.set(at, result.map(|()| NMC_OK));
                 }
@@ -393,7 +361,7 @@ pub unsafe extern "C" fn nmc_client_get_batch(
     out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard_status(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of these arguments.
             let (keys, values, mut statuses) = unsafe {
                 (array(keys, n, "keys")?, Values::new(buffers, counts, n, "buffers")?, Statuses::new(out_statuses, n)?)
@@ -403,7 +371,7 @@ pub unsafe extern "C" fn nmc_client_get_batch(
             sizes.fill(0);
             // SAFETY: the C contract of `keys`.
             let done = unsafe { items(keys, &values, &mut statuses) }.and_then(|(items, numbers)| {
-                for (at, got) in numbers.into_iter().zip(open.cluster.get(&items)?) {
+                for (at, got) in numbers.into_iter().zip(cluster.get(&items)?) {
                     if let Some(place) = sizes.get_mut(at) {
                         *place = got.bytes;
                     }
@@ -426,10 +394,10 @@ pub unsafe extern "C" fn nmc_client_get_batch(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_exists(client: *mut nmc_client_t, key: nmc_slice_t) -> nmc_status_t {
     guard_status(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
-            let found = open.cluster.exists(&[key])?.first().copied().unwrap_or(false);
+            let found = cluster.exists(&[key])?.first().copied().unwrap_or(false);
             Ok(if found { NMC_OK } else { NMC_ERR_NOT_FOUND })
         })
     })
@@ -448,7 +416,7 @@ pub unsafe extern "C" fn nmc_client_exists_batch(
     out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard_status(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of these arguments.
             let (keys, places) = unsafe { (array(keys, n, "keys")?, array_out(out_statuses, n, "out_statuses")?) };
             // SAFETY: as above; it only says which keys are none.
@@ -456,7 +424,7 @@ pub unsafe extern "C" fn nmc_client_exists_batch(
             places.fill(crate::base::status::NMC_ERR_INVALID_ARG);
             // SAFETY: the C contract of `keys`.
             let (good, numbers) = unsafe { good_keys(keys, &mut statuses) }?;
-            match open.cluster.exists(&good) {
+            match cluster.exists(&good) {
                 Ok(found) => {
                     for (at, found) in numbers.into_iter().zip(found) {
                         places[at] = if found { NMC_OK } else { NMC_ERR_NOT_FOUND };
@@ -491,11 +459,11 @@ pub unsafe extern "C" fn nmc_client_query(
     user: *mut c_void,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             let Some(callback) = callback else { crate::bail!(NMC_ERR_INVALID_ARG, "callback is NULL") };
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
-            let listed = open.cluster.query(&[key])?.pop();
+            let listed = cluster.query(&[key])?.pop();
             let listed = listed.ok_or_else(|| Error::new(NMC_ERR_UNAVAILABLE, "no master has answered"))?;
             if listed.status != NMC_OK {
                 let text = if listed.status == NMC_ERR_NOT_FOUND { "nobody has" } else { "it is not known who has" };
@@ -529,10 +497,10 @@ pub unsafe extern "C" fn nmc_client_segments(
     user: *mut c_void,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             let Some(callback) = callback else { crate::bail!(NMC_ERR_INVALID_ARG, "callback is NULL") };
-            for found in open.cluster.segments()? {
-                let segment = segment_of(&found, &open.cluster);
+            for found in cluster.segments()? {
+                let segment = segment_of(&found, cluster);
                 // SAFETY: as above.
                 if unsafe { callback(user, &raw const segment) } == 0 {
                     break;
@@ -560,7 +528,7 @@ pub unsafe extern "C" fn nmc_client_keys(
     user: *mut c_void,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             let Some(callback) = callback else { crate::bail!(NMC_ERR_INVALID_ARG, "callback is NULL") };
             // SAFETY: the C contract of these arguments.
             let (prefix, place) = unsafe {
@@ -569,7 +537,7 @@ pub unsafe extern "C" fn nmc_client_keys(
             let Some(Ok(from)) = place.first().map(|from| u32::try_from(*from)) else {
                 crate::bail!(NMC_ERR_INVALID_ARG, "*cursor is neither 0 nor what a call has stored there");
             };
-            let (keys, next) = open.cluster.keys(prefix, from)?;
+            let (keys, next) = cluster.keys(prefix, from)?;
             for key in &keys {
                 let key = nmc_slice_t { ptr: key.key().as_ptr().cast(), len: key.key().len() };
                 // SAFETY: the program's function, called as its type says, with what lives for the call.
@@ -591,7 +559,7 @@ pub unsafe extern "C" fn nmc_client_keys(
 /// stored in it before is gone).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_sync(client: *mut nmc_client_t) -> nmc_status_t {
-    guard(|| with(client, |open| open.cluster.sync()))
+    guard(|| with(client, |cluster| cluster.sync()))
 }
 
 /// A segment, for as long as what it is made from lives.

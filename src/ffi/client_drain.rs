@@ -30,11 +30,11 @@ pub unsafe extern "C" fn nmc_client_drain(
     out_left: *mut u64,
 ) -> nmc_status_t {
     guard_status(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             let place = optional_out(out_left, "out_left")?;
             let limit = Deadline::from_ms(timeout_ms, MAX_TIMEOUT_MS)?.left();
             // SAFETY: the C contract of `segment`.
-            let drained = open.cluster.drain(unsafe { some_name(segment) }?, limit)?;
+            let drained = cluster.drain(unsafe { some_name(segment) }?, limit)?;
             if let Some(place) = place {
                 place.write(drained.left);
             }
@@ -55,9 +55,9 @@ pub unsafe extern "C" fn nmc_client_drain(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_undrain(client: *mut nmc_client_t, segment: nmc_slice_t) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of `segment`.
-            open.cluster.undrain(unsafe { some_name(segment) }?)
+            cluster.undrain(unsafe { some_name(segment) }?)
         })
     })
 }

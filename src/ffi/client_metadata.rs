@@ -55,12 +55,12 @@ pub unsafe extern "C" fn nmc_client_get_metadata(
     out_bytes: *mut usize,
 ) -> nmc_status_t {
     guard_status(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of these arguments.
             let (key, buffer) = unsafe { (key_of(key)?, array_out(buffer.cast::<u8>(), capacity, "buffer")?) };
             let size = optional_out(out_bytes, "out_bytes")?;
             put_out(
-                single(open.cluster.get_what(&[Item::new(key, &[])], What::Metadata)?.into_iter().map(Ok).collect())?,
+                single(cluster.get_what(&[Item::new(key, &[])], What::Metadata)?.into_iter().map(Ok).collect())?,
                 buffer,
                 size,
             )
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn nmc_client_get_metadata_batch(
     out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard_status(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of these arguments.
             let (keys, buffers, mut statuses) =
                 unsafe { (array(keys, n, "keys")?, array(buffers, n, "buffers")?, Statuses::new(out_statuses, n)?) };
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn nmc_client_get_metadata_batch(
             // SAFETY: the C contract of `keys`.
             let done = unsafe { good_keys(keys, &mut statuses) }.and_then(|(good, numbers)| {
                 let items = memory::collect(good.iter().map(|key| Item::new(key, &[])))?;
-                for (at, got) in numbers.into_iter().zip(open.cluster.get_what(&items, What::Metadata)?) {
+                for (at, got) in numbers.into_iter().zip(cluster.get_what(&items, What::Metadata)?) {
                     if let Some(place) = sizes.get_mut(at).filter(|_| got.result.is_ok()) {
                         *place = got.metadata.len();
                     }
@@ -127,11 +127,11 @@ pub unsafe extern "C" fn nmc_client_submit_get_metadata(
     token: u64,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of these arguments.
             let (key, buffer) = unsafe { (key_of(key)?, array_out(buffer.cast::<u8>(), capacity, "buffer")?) };
             let place = Place(buffer.as_mut_ptr(), buffer.len());
-            open.cluster.submit_about(token, key, Box::new(move |said| place.take(said)))
+            cluster.submit_about(token, key, Box::new(move |said| place.take(said)))
         })
     })
 }
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn nmc_client_get_with_metadata(
     out_metadata_bytes: *mut usize,
 ) -> nmc_status_t {
     guard_status(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             let place = optional_out(out_bytes, "out_bytes")?;
             let size = optional_out(out_metadata_bytes, "out_metadata_bytes")?;
             // SAFETY: the C contract of these arguments.
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn nmc_client_get_with_metadata(
                 )
             };
             let item = Item::new(key, checked(buffers)?);
-            let got = single(open.cluster.get_what(&[item], What::Both)?.into_iter().map(Ok).collect())?;
+            let got = single(cluster.get_what(&[item], What::Both)?.into_iter().map(Ok).collect())?;
             if let Some(place) = place.filter(|_| got.result.is_ok() || got.bytes > 0) {
                 place.write(got.bytes);
             }

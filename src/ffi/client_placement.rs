@@ -112,9 +112,9 @@ pub unsafe extern "C" fn nmc_client_set_placement(
     release: nmc_release_fn,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             let made = placement.map(|place| Arc::new(Callback { place, user, release }) as Arc<dyn Placement>);
-            open.cluster.set_placement(made);
+            cluster.set_placement(made);
             Ok(())
         })
     })

@@ -20,11 +20,11 @@ use crate::base::status::nmc_status_t;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_remove(client: *mut nmc_client_t, key: nmc_slice_t, flags: u32) -> nmc_status_t {
     guard_status(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             check_flags(flags, NMC_REMOVE_ASYNC)?;
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
-            open.cluster.remove(key, flags & NMC_REMOVE_ASYNC == 0)
+            cluster.remove(key, flags & NMC_REMOVE_ASYNC == 0)
         })
     })
 }
@@ -45,13 +45,13 @@ pub unsafe extern "C" fn nmc_client_remove_batch(
     out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard_status(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             check_flags(flags, NMC_REMOVE_ASYNC)?;
             // SAFETY: the C contract of these arguments.
             let (keys, mut statuses) = unsafe { (array(keys, n, "keys")?, Statuses::new(out_statuses, n)?) };
             // SAFETY: the C contract of `keys`.
             let done = unsafe { good_keys(keys, &mut statuses) }.and_then(|(good, numbers)| {
-                let results = open.cluster.remove_batch(&good, flags & NMC_REMOVE_ASYNC == 0)?;
+                let results = cluster.remove_batch(&good, flags & NMC_REMOVE_ASYNC == 0)?;
                 numbers.into_iter().zip(results).for_each(|(at, result)| statuses.set(at, result));
                 Ok(())
             });
@@ -68,9 +68,9 @@ pub unsafe extern "C" fn nmc_client_remove_batch(
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_remove_all(client: *mut nmc_client_t, flags: u32) -> nmc_status_t {
     guard_status(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             check_flags(flags, NMC_REMOVE_ASYNC | NMC_REMOVE_EVERYWHERE)?;
-            open.cluster.remove_all(flags & NMC_REMOVE_EVERYWHERE != 0, flags & NMC_REMOVE_ASYNC == 0)
+            cluster.remove_all(flags & NMC_REMOVE_EVERYWHERE != 0, flags & NMC_REMOVE_ASYNC == 0)
         })
     })
 }

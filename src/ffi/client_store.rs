@@ -1,7 +1,7 @@
 //! `nmc_client_open_store`: the store's own reads, which go on to the cluster. A read that does is a call of the client as well: closing
 //! the client ends it, and waits for it.
 
-use super::client::{Open, nmc_client_t, with};
+use super::client::{nmc_client_t, with};
 use super::handle;
 use super::store::{self, nmc_store_t};
 use super::{guard, out};
@@ -24,7 +24,7 @@ impl OfClient {
     /// `None` if the client is closed: then the store is all there is.
     fn with<R>(&self, body: impl FnOnce(&Cluster) -> Result<R>) -> Result<Option<R>> {
         // What the store finds is not the client's handle being bad.
-        let called = with(self.client as *const nmc_client_t, |open: &Open| Ok(body(&open.cluster)));
+        let called = with(self.client as *const nmc_client_t, |cluster| Ok(body(cluster)));
         match called {
             Ok(told) => told.map(Some),
             Err(error) if error.status == NMC_ERR_BAD_HANDLE => Ok(None),

@@ -103,12 +103,12 @@ pub unsafe extern "C" fn nmc_client_submit_put(
     token: u64,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of these arguments.
             let (key, slices, options) =
                 unsafe { (key_of(key)?, slices_of(array(slices, n, "slices")?), parse_replicate(options)?) };
             let item = Item::new(key, checked(slices)?);
-            open.cluster.submit_put(token, &[item], &[0], &options, Sum::new(None))
+            cluster.submit_put(token, &[item], &[0], &options, Sum::new(None))
         })
     })
 }
@@ -127,11 +127,11 @@ pub unsafe extern "C" fn nmc_client_submit_get(
     token: u64,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of these arguments.
             let (key, buffers) = unsafe { (key_of(key)?, slices_of(array(buffers, n, "buffers")?)) };
             let item = Item::new(key, checked(buffers)?);
-            open.cluster.submit_get(token, &[item], &[0], Sum::new(None))
+            cluster.submit_get(token, &[item], &[0], Sum::new(None))
         })
     })
 }
@@ -148,11 +148,11 @@ pub unsafe extern "C" fn nmc_client_submit_remove(
     token: u64,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             check_flags(flags, NMC_REMOVE_ASYNC)?;
             // SAFETY: the C contract of `key`.
             let key = unsafe { key_of(key) }?;
-            open.cluster.submit_remove(token, &[key], &[0], flags & NMC_REMOVE_ASYNC == 0, Sum::new(None))
+            cluster.submit_remove(token, &[key], &[0], flags & NMC_REMOVE_ASYNC == 0, Sum::new(None))
         })
     })
 }
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn nmc_client_submit_put_batch(
     out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of these arguments.
             let (keys, values, options, places) = unsafe {
                 (
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn nmc_client_submit_put_batch(
             };
             // SAFETY: the C contract of `keys`.
             let (items, numbers, sum) = unsafe { batch(keys, &values, places) }?;
-            open.cluster.submit_put(token, &items, &numbers, &options, sum)
+            cluster.submit_put(token, &items, &numbers, &options, sum)
         })
     })
 }
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn nmc_client_submit_get_batch(
     out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             // SAFETY: the C contract of these arguments.
             let (keys, values, places) = unsafe {
                 (
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn nmc_client_submit_get_batch(
             };
             // SAFETY: the C contract of `keys`.
             let (items, numbers, sum) = unsafe { batch(keys, &values, places) }?;
-            open.cluster.submit_get(token, &items, &numbers, sum)
+            cluster.submit_get(token, &items, &numbers, sum)
         })
     })
 }
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn nmc_client_submit_remove_batch(
     out_statuses: *mut nmc_status_t,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             check_flags(flags, NMC_REMOVE_ASYNC)?;
             // SAFETY: the C contract of these arguments.
             let (keys, places) =
@@ -248,7 +248,7 @@ pub unsafe extern "C" fn nmc_client_submit_remove_batch(
             // SAFETY: of our own memory; and the C contract of `keys`.
             let (good, numbers) = unsafe { good_keys(keys, &mut Statuses::new(bad.as_mut_ptr(), n)?) }?;
             let sum = begun(bad, places);
-            open.cluster.submit_remove(token, &good, &numbers, flags & NMC_REMOVE_ASYNC == 0, sum)
+            cluster.submit_remove(token, &good, &numbers, flags & NMC_REMOVE_ASYNC == 0, sum)
         })
     })
 }
@@ -271,14 +271,14 @@ pub unsafe extern "C" fn nmc_client_completions(
     out_n: *mut usize,
 ) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             let count = out(out_n, "out_n")?;
             let deadline = Deadline::from_ms(timeout_ms, MAX_TIMEOUT_MS)?;
             // SAFETY: the C contract of `out_completions`.
             let places = unsafe { array_out(out_completions, capacity, "out_completions") }?;
             let limit = if timeout_ms == 0 { std::time::Duration::ZERO } else { deadline.left() };
             let mut places = places.iter_mut();
-            count.write(open.cluster.completions(capacity, limit, |Completion { token, bytes, status }| {
+            count.write(cluster.completions(capacity, limit, |Completion { token, bytes, status }| {
                 if let Some(place) = places.next() {
                     *place = nmc_client_completion_t { token, bytes, status, reserved: 0 };
                 }
@@ -295,9 +295,9 @@ pub unsafe extern "C" fn nmc_client_completions(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_event_fd(client: *mut nmc_client_t, out_fd: *mut i32) -> nmc_status_t {
     guard(|| {
-        with(client, |open| {
+        with(client, |cluster| {
             let place = out(out_fd, "out_fd")?;
-            place.write(open.cluster.event_fd()?);
+            place.write(cluster.event_fd()?);
             Ok(())
         })
     })
@@ -314,7 +314,7 @@ pub unsafe extern "C" fn nmc_client_event_fd(client: *mut nmc_client_t, out_fd: 
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_cancel(client: *mut nmc_client_t, token: u64) -> nmc_status_t {
     guard(|| {
-        with(client, |open| match open.cluster.cancel_submitted(token)? {
+        with(client, |cluster| match cluster.cancel_submitted(token)? {
             0 => crate::bail!(NMC_ERR_NOT_FOUND, "nothing with the token {token:#x} is under way"),
             _ => Ok(()),
         })

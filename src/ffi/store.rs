@@ -393,19 +393,7 @@ pub unsafe extern "C" fn nmc_store_get_metadata(
             // SAFETY: the C contract of these arguments.
             let (key, buffer) = unsafe { (key_of(key)?, array_out(buffer.cast::<u8>(), capacity, "buffer")?) };
             let size = optional_out(out_bytes, "out_bytes")?;
-            let look = store.metadata(key)?;
-            match &look {
-                Look::Ready(metadata) => metadata_out(metadata, buffer, size)?,
-                Look::Writing(..) => {}
-                Look::Missing => {
-                    let look = store.metadata_below(key)?;
-                    if let Look::Ready(metadata) = &look {
-                        metadata_out(metadata, buffer, size)?;
-                    }
-                    return missed(key, &look);
-                }
-            }
-            missed(key, &look)
+            missed(key, &store.tell_metadata(key, |metadata| metadata_out(metadata, buffer, size))?)
         })
     })
 }

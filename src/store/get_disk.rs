@@ -473,9 +473,22 @@ impl Store {
         Ok(disk.map(|disk| (disk.map.id(), moves_of_same(disk.map.view().header().moved.load(Acquire)))))
     }
 
+    /// Tells what the writer of a value said about it, wherever the value is.
+    pub fn tell_metadata(&self, key: &[u8], tell: impl FnOnce(&[u8]) -> Result<()>) -> Result<Look<()>> {
+        Ok(match self.metadata(key)? {
+            Look::Ready(metadata) => Look::Ready(tell(&metadata)?),
+            Look::Writing(index, epoch) => Look::Writing(index, epoch),
+            Look::Missing => match self.metadata_below(key)? {
+                Look::Ready(metadata) => Look::Ready(tell(&metadata)?),
+                Look::Writing(index, epoch) => Look::Writing(index, epoch),
+                Look::Missing => Look::Missing,
+            },
+        })
+    }
+
     /// What its writer said about a value that memory did not have: by its record on disk, or by whoever has it.
     #[cold]
-    pub fn metadata_below(&self, key: &[u8]) -> Result<Look<Vec<u8>>> {
+    fn metadata_below(&self, key: &[u8]) -> Result<Look<Vec<u8>>> {
         match self.disk_metadata(key)? {
             Look::Missing => self.metadata_from_peers(key),
             look => Ok(look),

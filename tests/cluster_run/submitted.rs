@@ -307,8 +307,12 @@ fn a_read_that_goes_on_has_one_time_however_often_others_are_asked() {
     assert_eq!((seen, counts()), (600, (1, 3)));
     far.presence_anywhere(b"far").unwrap();
     assert_eq!(counts(), (1, 1));
-    assert_eq!(far.metadata_below(b"far").unwrap(), Look::Ready(b"said".to_vec()));
-    assert_eq!((far.metadata_below(b"none").unwrap(), counts()), (Look::Missing, (2, 2)));
+    let said = |metadata: &[u8]| {
+        assert_eq!(metadata, b"said");
+        Ok(())
+    };
+    assert_eq!(far.tell_metadata(b"far", said).unwrap(), Look::Ready(()));
+    assert_eq!((far.tell_metadata(b"none", said).unwrap(), counts()), (Look::Missing, (2, 2)));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What the leader alone answers: removes, lookups, segments. It is asked until somebody does.
 
-use super::{Cx, Outcome, Pause, Reply};
+use super::cx::{Cx, Pause, Reply};
+use super::words::Outcome;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t};
 use crate::cluster::types::{Millis, Term, cluster_of};
 use crate::cluster::wire::Message;

@@ -7,8 +7,10 @@
 //! A value in parts has a stub, which is asked for first: if it is there the value was not removed before. Then its parts are read, each like a
 //! value, straight to where they belong. They have the name of the put that the stub is of, so that no two puts mix.
 
+use super::cx::{CANCEL_MS, Cx, Pause, Reply, Shared, moving_ms};
+use super::requests::Pace;
 use super::stripes::{Parts, part_of};
-use super::{Action, CANCEL_MS, Call, Cx, GetCall, Outcome, Pace, Pause, ReadOrder, Reply, moving_ms};
+use super::words::{Action, Call, GetCall, Outcome, ReadOrder};
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
     NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
@@ -125,7 +127,7 @@ impl Getting {
         if self.list.len() < 2 {
             return;
         }
-        let super::Shared { config, failed, chance, requests, .. } = &mut *cx.shared;
+        let Shared { config, failed, chance, requests, .. } = &mut *cx.shared;
         let (host, now) = (&config.host, cx.now);
         let rank = |replica: &Replica, chance: u64| {
             let failed = failed.get(&replica.name.node).is_some_and(|until| now < *until);

@@ -4,287 +4,33 @@
 
 mod ask;
 mod cache;
+mod cx;
 mod get;
 mod put;
 mod requests;
 mod stripes;
 #[cfg(test)]
 mod tests;
+mod words;
+
+pub use words::{Action, Call, Config, Event, GetCall, Memory, Outcome, PutCall, ReadOrder};
 
 use super::leaders::Leaders;
-use super::types::{Chance, Cut, Millis, NodeId, ObjectKey, PutId};
-use super::wire::{Extent, Frame, MAX_COPIES, Message, Metadata, Remove, RemoveAll, Replica, Replicate, Space};
+use super::types::{Chance, Millis, ObjectKey};
+use super::wire::{Frame, Message, Remove, RemoveAll};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::queue::Queue;
-use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_UNAVAILABLE, nmc_status_t};
+use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_UNAVAILABLE};
 use ask::Asking;
 use cache::Cache;
+use cx::{Cx, Reply, Shared};
 use get::Getting;
 use put::Putting;
-use requests::{Pace, Request, Requests};
+use requests::{Request, Requests};
 use std::collections::BTreeMap;
 use stripes::{Begun, Wanted, numbers, whole_of};
-
-/// How long a mover may take to end what was cancelled before it is renewed.
-const CANCEL_MS: Millis = 1_000;
-/// How long a node that cannot move bytes itself is not asked for that again.
-const ALONE_MS: Millis = 200;
-/// Nodes of which that is remembered.
-const MOST_ALONE: usize = 1024;
-/// First wait before something is asked again; it doubles.
-const PAUSE_MS: Millis = 20;
-/// Longest such wait.
-const MAX_PAUSE_MS: Millis = 500;
-
-/// What a client is set up with.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Addresses of the masters.
-    pub masters: Vec<String>,
-    /// The machine, as it is in the addresses of the nodes on it.
-    pub host: String,
-    /// How long a master may take to answer before another is asked.
-    pub master_ms: Millis,
-    /// How long an owner may take before another is tried.
-    pub owner_ms: Millis,
-    /// Keys whose places are remembered.
-    pub cache: usize,
-    /// Which of several replicas is read.
-    pub read_order: ReadOrder,
-    /// Whether somebody else moves the bytes, where the other side can do that too; else they follow the frames.
-    pub pushed: bool,
-    /// Values that are smaller follow the frames in any case.
-    pub pushed_from: u64,
-    /// What chance begins with: it chooses among equal replicas and names calls, so no other client may have it.
-    pub seed: u64,
-}
-
-/// Which of several replicas is read first. Owners that have failed lately come last in any case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ReadOrder {
-    /// On this machine, then in memory, then where least is under way.
-    #[default]
-    Near,
-    /// In memory, then on this machine, then where least is under way.
-    Memory,
-    /// In memory, then where least is under way, wherever that is.
-    Spread,
-}
-
-/// What is put.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PutCall {
-    /// The object.
-    pub key: ObjectKey,
-    /// Bytes of the value.
-    pub length: u64,
-    /// Bytes of its pieces.
-    pub slices: Vec<u64>,
-    /// Where to.
-    pub config: Replicate,
-    /// Code of the retain class and priority.
-    pub retain: u32,
-    /// What is said about it.
-    pub metadata: Metadata,
-    /// CRC32C of the value, if owners are to compare it before they publish it. Not where somebody else moves the bytes.
-    pub crc: Option<u32>,
-    /// If it has more bytes than this it is put in parts of about as many; 0 for never. Not with a checksum.
-    pub stripe: u64,
-}
-
-impl GetCall {
-    /// Into memory of so many bytes, and nothing besides.
-    #[must_use]
-    pub fn new(key: ObjectKey, room: u64) -> Self {
-        Self { key, room, keep: false, expire_ms: 0, into: Vec::new(), unseen: false, about: false }
-    }
-}
-
-impl PutCall {
-    /// How it is cut, if it is put in parts.
-    fn cut(&self) -> Option<Cut> {
-        Cut::by_size(self.length, self.stripe).filter(|_| self.crc.is_none() && self.key.may_be_striped())
-    }
-}
-
-/// What is read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GetCall {
-    /// The object.
-    pub key: ObjectKey,
-    /// Bytes that there is room for: what is larger is not asked for.
-    pub room: u64,
-    /// Whether a copy is to be kept on this node.
-    pub keep: bool,
-    /// How long after it was first read it goes, in ms; 0 if it stays.
-    pub expire_ms: u32,
-    /// Where the bytes go, if somebody else moves them.
-    pub into: Vec<Extent>,
-    /// The CPU here does not reach what arrives: owners that have checksums compare before they send.
-    pub unseen: bool,
-    /// Only what is said about it is wanted, and no byte of it.
-    pub about: bool,
-}
-
-/// What is called.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Call {
-    /// Puts a value.
-    Put(PutCall),
-    /// Reads one.
-    Get(GetCall),
-    /// Removes one; whether it waits for the owners.
-    Remove(ObjectKey, bool),
-    /// Removes all of a namespace, or of all of them; whether it waits for the owners.
-    RemoveAll(Option<Space>, bool),
-    /// Asks the leader something that changes nothing, or may be asked twice.
-    Ask(Box<Message>),
-}
-
-impl Call {
-    /// What is read.
-    #[must_use]
-    pub fn key(&self) -> Option<&ObjectKey> {
-        match self {
-            Self::Get(get) => Some(&get.key),
-            _ => None,
-        }
-    }
-}
-
-/// How many requests a put with so many copies has under way at most.
-fn requests_of(copies: u32) -> usize {
-    copies.clamp(1, MAX_COPIES) as usize + 1
-}
-
-/// What a client is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// A call with its number, and how long it may take.
-    Call(u64, Millis, Call),
-    /// Nobody wants anything of a call any more: nothing is sent for it after this, but that what it began is not to be.
-    End(u64),
-    /// A master, by its place in the list, says something.
-    Master(usize, Frame),
-    /// A node does.
-    Node(NodeId, Frame),
-    /// Time has passed.
-    Tick,
-    /// No answer to a request will come: its connection has ended.
-    Lost(u64),
-    /// A request could not be sent, for a reason of this process.
-    Failed(u64, nmc_status_t),
-    /// The node that was asked refuses this client, or this client the node, whatever it is asked.
-    Refused(u64, nmc_status_t),
-    /// The bytes that follow an answer are all there, or will not come.
-    Took(u64, bool),
-    /// The same: all are there, and their checksum is not the one that they were to have.
-    Torn(u64),
-    /// What somebody else has moved for a call was looked at: whether it has its checksum.
-    Checked(u64, bool),
-    /// The bytes of a request that somebody else moves are all there, or the call's memory is not read any more: then some may still
-    /// arrive.
-    Wrote(u64, bool),
-    /// What somebody else was to move cannot be: not a byte of it has left.
-    Unwritten(u64),
-    /// The mover has no byte under way of what was begun before it was to be renewed with this number.
-    Renewed(u64),
-    /// A request with a value has left. It may have waited here until others had.
-    Begun(u64),
-    /// So many bytes of the value of a request have come, or were taken by its owner, since this was told last; of those before it, if it waits for them
-    /// here. And whether its value has left whole. It is told before a request is late, of all that are under way: see [`Client::is_due`].
-    Moved(u64, u64, bool),
-}
-
-/// The memory of a call, from a byte on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory {
-    /// The call.
-    pub call: u64,
-    /// The byte.
-    pub offset: u64,
-}
-
-/// What a client wants done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Send this to a master.
-    Master(usize, Frame),
-    /// Send this to the node that listens there. If a value follows it is in that memory.
-    Node(NodeId, String, Frame, Memory),
-    /// Take the bytes that follow the answer to a request, into that memory; then say `Took`.
-    Take {
-        /// The request.
-        request: u64,
-        /// Where to.
-        into: Memory,
-        /// How many.
-        length: u64,
-        /// Their CRC32C, if the owner knows it; if they have another say `Torn`.
-        sum: Option<u32>,
-    },
-    /// Nothing of this request is wanted any more: no byte of it is taken after this.
-    Close(u64),
-    /// Write a value to these places of a node; then say `Wrote`.
-    Write {
-        /// The request.
-        request: u64,
-        /// Where the value is.
-        from: Memory,
-        /// Its bytes.
-        length: u64,
-        /// Whose.
-        node: NodeId,
-        /// By which of its movers.
-        mover: u64,
-        /// Where to.
-        extents: Vec<Extent>,
-    },
-    /// Try to end what is written. `Wrote` or `Unwritten` is said if that succeeds.
-    CancelWrite(u64),
-    /// Destroy what moves bytes and make it again, under this number; then say `Renewed`. What is begun after this goes by the
-    /// new one.
-    Renew(u64),
-    /// Somebody else has moved the bytes of a call to where it said. If a checksum is given, say `Checked`.
-    Landed {
-        /// The call, or the part of one.
-        call: u64,
-        /// Where in the memory of the call they belong.
-        into: Memory,
-        /// How many.
-        length: u64,
-        /// The CRC32C that they are to have.
-        sum: Option<u32>,
-    },
-    /// What was read is to be kept on this node too.
-    Keep(u64, ObjectKey, Replica),
-    /// A call has ended.
-    Done(u64, Outcome),
-}
-
-/// What came of a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    /// How it went.
-    pub status: nmc_status_t,
-    /// The put that was made or read.
-    pub put: PutId,
-    /// Copies that were put, or bytes that were read.
-    pub count: u64,
-    /// What the writer of what was read said about it.
-    pub metadata: Metadata,
-    /// What the leader said, if it was asked.
-    pub reply: Option<Box<Message>>,
-}
-
-impl Outcome {
-    /// Nothing but a status.
-    #[must_use]
-    pub fn of(status: nmc_status_t) -> Self {
-        Self { status, put: PutId(0), count: 0, metadata: Metadata::default(), reply: None }
-    }
-}
+use words::requests_of;
 
 /// A call under way.
 enum Op {
@@ -377,44 +123,6 @@ impl Op {
     }
 }
 
-/// What came for a call.
-enum Reply {
-    /// An answer.
-    Message(Message),
-    /// None, in time.
-    Late,
-    /// It could not be asked, for this reason.
-    Failed(nmc_status_t),
-    /// Who was asked answers nothing, for this reason.
-    Refused(nmc_status_t),
-    /// The bytes are there, or will not come.
-    Bytes(bool),
-    /// They are there, and are not what the owner said.
-    Torn,
-    /// None was sent.
-    Unwritten,
-}
-
-/// What calls need besides their own state.
-struct Shared {
-    config: Config,
-    leaders: Leaders,
-    cache: Cache,
-    chance: Chance,
-    requests: Requests,
-    next_request: u64,
-    /// Nodes that failed lately, and until when they are asked last.
-    failed: BTreeMap<NodeId, Millis>,
-    /// Nodes that cannot move bytes themselves, and until when they are not asked again.
-    alone: BTreeMap<NodeId, Millis>,
-    /// The mover that there is or is being made, by the number of its renewal.
-    mover: u64,
-    /// The last renewal that is over.
-    renewed: u64,
-    /// Bytes of values that are being put: they share connections.
-    bytes: u64,
-}
-
 /// A call under way, or part of one.
 struct Running {
     op: Op,
@@ -447,106 +155,6 @@ pub struct Client {
     /// Something wrong, which a test turns on: parts end at once, whoever moves their bytes.
     #[cfg(test)]
     pub(super) hasty: bool,
-}
-
-/// What an event is handled with.
-struct Cx<'a> {
-    shared: &'a mut Shared,
-    call: u64,
-    memory: Memory,
-    now: Millis,
-    to: &'a mut Queue<Action>,
-    /// What is to happen to the parts of the call.
-    parts: &'a mut Wanted,
-}
-
-impl Cx<'_> {
-    fn request(&mut self, part: usize, until: Millis, master: bool) -> u64 {
-        let number = self.shared.next_request;
-        self.shared.next_request += 1;
-        let request = Request { call: self.call, part, until, master, node: None, pace: None };
-        self.shared.requests.insert(number, request);
-        number
-    }
-
-    /// Asks the leader, for as long as it may take.
-    fn ask_master(&mut self, part: usize, deadline: Millis, message: impl Into<Message>) {
-        self.ask_master_for(part, self.shared.config.master_ms, deadline, message);
-    }
-
-    /// The same, with a patience of its own.
-    fn ask_master_for(&mut self, part: usize, patience: Millis, deadline: Millis, message: impl Into<Message>) {
-        let until = deadline.min(self.now + patience);
-        let request = self.request(part, until, true);
-        let time_left_ms = u32::try_from(deadline.saturating_sub(self.now)).unwrap_or(u32::MAX);
-        let frame = Frame { request, time_left_ms, message: message.into() };
-        self.to.push(Action::Master(self.shared.leaders.current(), frame));
-    }
-
-    /// Asks a node. Gives the number of the request.
-    fn ask_node(&mut self, part: usize, until: Millis, node: (NodeId, &str), message: impl Into<Message>) -> u64 {
-        self.ask_node_for(part, (until, None), node, message)
-    }
-
-    /// The same; if there is a pace its answer is waited for as long as its value moves.
-    fn ask_node_for(
-        &mut self,
-        part: usize,
-        (until, pace): (Millis, Option<Pace>),
-        node: (NodeId, &str),
-        message: impl Into<Message>,
-    ) -> u64 {
-        let (call, number) = (self.call, self.shared.next_request);
-        self.shared.next_request += 1;
-        let request = Request { call, part, until, master: false, node: Some(node.0), pace };
-        self.shared.requests.insert(number, request);
-        let most = pace.map_or(until, |pace| pace.limit);
-        let time_left_ms = u32::try_from(most.saturating_sub(self.now)).unwrap_or(u32::MAX);
-        let frame = Frame { request: number, time_left_ms, message: message.into() };
-        self.to.push(Action::Node(node.0, node.1.to_string(), frame, self.memory));
-        number
-    }
-
-    /// Says something that nobody waits for the answer of.
-    fn tell_master(&mut self, message: impl Into<Message>) {
-        self.to.push(Action::Master(self.shared.leaders.current(), Frame::telling(message)));
-    }
-
-    /// Ends what goes by a mover: gives the renewal to wait for, or nothing if one is over since. One that is under way is as good as another: many
-    /// calls that lose their owner together would else wait for as many, one after the other.
-    fn renew(&mut self, since: u64) -> Option<u64> {
-        if self.shared.renewed > since {
-            return None;
-        }
-        if self.shared.mover <= since {
-            self.shared.mover = since + 1;
-            self.to.push(Action::Renew(self.shared.mover));
-        }
-        Some(since + 1)
-    }
-
-    /// Whether somebody else is to move a value of so many bytes from or to a node.
-    fn is_pushed(&self, node: NodeId, length: u64) -> bool {
-        let config = &self.shared.config;
-        let alone = self.shared.alone.get(&node).is_some_and(|until| self.now < *until);
-        config.pushed && length >= config.pushed_from && length > 0 && !alone
-    }
-
-    /// A node cannot do that, or not now.
-    fn alone(&mut self, node: NodeId) {
-        self.shared.alone.insert(node, self.now + ALONE_MS);
-        while self.shared.alone.len() > MOST_ALONE {
-            self.shared.alone.pop_first();
-        }
-    }
-
-    fn failed(&mut self, node: NodeId) {
-        let until = self.now + 10 * self.shared.config.owner_ms;
-        self.shared.failed.insert(node, until);
-        while self.shared.failed.len() > 1024 {
-            self.shared.failed.pop_first();
-        }
-    }
 }
 
 impl Client {
@@ -887,36 +495,4 @@ impl Client {
             self.tell(call, now, to, Op::tick);
         }
     }
-}
-
-/// Waits between tries of the same thing.
-#[derive(Debug, Default)]
-struct Pause {
-    length: Millis,
-    until: Option<Millis>,
-}
-
-impl Pause {
-    /// Waits, longer than the last time.
-    fn begin(&mut self, now: Millis) {
-        self.length = (self.length * 2).clamp(PAUSE_MS, MAX_PAUSE_MS);
-        self.until = Some(now + self.length);
-    }
-
-    /// Whether it is over.
-    fn over(&mut self, now: Millis) -> bool {
-        self.until.take_if(|until| *until <= now).is_some()
-    }
-}
-
-/// How long a value may take besides, at 16 MiB a second.
-fn moving_ms(bytes: u64) -> Millis {
-    bytes >> 14
-}
-
-/// What a put that begins must follow.
-#[derive(Debug, Clone, Copy)]
-struct Started {
-    put: PutId,
-    term: u64,
 }

@@ -5,14 +5,16 @@
 //! A value in parts: the master lets the whole begin, which is put as a stub; the parts are put under its id, each like a value; then the
 //! stub, whose end is the end of all. Until then nobody sees any of it, and if it does not come the master drops the parts.
 
+use super::cx::{CANCEL_MS, Cx, Pause, Reply, moving_ms};
+use super::requests::{Pace, Request};
 use super::stripes::Parts;
-use super::{Action, CANCEL_MS, Call, Cx, Outcome, Pace, Pause, PutCall, Reply, Started, moving_ms};
+use super::words::{Action, Call, Outcome, PutCall};
 use crate::base::error::Result;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED,
     NMC_NOT_READY, NMC_OK, nmc_status_t,
 };
-use crate::cluster::types::{Cut, Media, Millis, ObjectKey, SMALL};
+use crate::cluster::types::{Cut, Media, Millis, ObjectKey, PutId, SMALL};
 use crate::cluster::wire::{
     Commit, Done, Frame, MAX_COPIES, Message, Metadata, Place, Put, PutEnd, PutPlaces, PutRevoke, PutStart, Reserve,
     Stopped,
@@ -22,6 +24,13 @@ use crate::cluster::wire::{
 const MASTER: usize = usize::MAX;
 /// How often a put begins again because another leader came.
 const MAX_STARTS: u32 = 8;
+
+/// What a put that begins must follow.
+#[derive(Debug, Clone, Copy)]
+struct Started {
+    put: PutId,
+    term: u64,
+}
 
 /// One owner of a put.
 struct Part {
@@ -406,7 +415,7 @@ impl Putting {
                 part.request = number;
                 part.state = State::Cancelling;
                 let until = cx.now + CANCEL_MS;
-                let request = super::Request { call: cx.call, part: at, until, master: false, node: None, pace: None };
+                let request = Request { call: cx.call, part: at, until, master: false, node: None, pace: None };
                 cx.shared.requests.insert(number, request);
             }
             (State::Writing | State::Cancelling, Reply::Bytes(_)) => {

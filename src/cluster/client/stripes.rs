@@ -1,7 +1,8 @@
 //! A value in parts: each is a call of its own, some of them side by side. They have the memory of the call that they are of, and end with it: it goes on,
 //! or has ended, when nobody moves a byte of theirs any more.
 
-use super::{Call, Cx};
+use super::cx::Cx;
+use super::words::Call;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::cluster::types::{Cut, MAX_PARTS, Millis, ObjectKey, PutId};

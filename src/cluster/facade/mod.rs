@@ -64,6 +64,8 @@ pub struct Cluster {
     copiers: Arc<Copiers>,
     /// What was read here and is to go.
     told: Mutex<Told>,
+    /// Memory that was registered: first byte and how many.
+    registered: Mutex<Vec<(usize, usize)>>,
     cancelled: AtomicBool,
 }
 
@@ -108,7 +110,8 @@ impl Cluster {
         let (placements, copiers) = (Placements::default(), Arc::new(Copiers::default()));
         let cancelled = AtomicBool::new(false);
         let near = host.ip().to_string();
-        Ok(Self { config, masters, host, near, tls, calls, nodes, placements, copiers, told, cancelled })
+        let registered = Mutex::new(Vec::new());
+        Ok(Self { config, masters, host, near, tls, calls, nodes, placements, copiers, told, registered, cancelled })
     }
 
     fn limits(config: &Config, tls: Option<&Arc<Identity>>) -> Limits {

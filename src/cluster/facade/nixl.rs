@@ -3,6 +3,7 @@
 
 use super::{Cluster, Config, device};
 use crate::base::error::Result;
+use crate::base::memory;
 use crate::cluster::net::Span;
 use crate::cluster::nixl::Settings;
 use crate::cluster::nixl::sys::Medium;
@@ -26,13 +27,28 @@ impl Cluster {
     /// # Safety
     /// The memory stays where it is until it is taken back, or the client is gone.
     pub unsafe fn register(&self, first: usize, bytes: usize) -> Result<()> {
+        if first == 0 || bytes == 0 || first.checked_add(bytes).is_none() {
+            crate::bail!(NMC_ERR_INVALID_ARG, "{bytes} bytes at {first:#x} are no memory");
+        }
+        let mut list = self.registered.lock();
+        if let Some((other, n)) = list.iter().find(|(other, n)| first < other + n && *other < first + bytes) {
+            crate::bail!(NMC_ERR_EXISTS, "{bytes} bytes at {first:#x} overlap {n} at {other:#x} that are registered");
+        }
+        memory::reserve(&mut list, 1)?;
         let medium = if self.config.rdma { device::medium(first, bytes)? } else { Medium::Host };
         // SAFETY: by contract; whether its bytes may be read or written, whoever puts or gets says.
-        self.calls.service.register(unsafe { Span::new(first, bytes) }, medium)
+        self.calls.service.register(unsafe { Span::new(first, bytes) }, medium)?;
+        list.push((first, bytes));
+        Ok(())
     }
 
     /// Takes that back.
     pub fn unregister(&self, first: usize) -> Result<()> {
+        let mut list = self.registered.lock();
+        let Some(at) = list.iter().position(|(other, _)| *other == first) else {
+            crate::bail!(NMC_ERR_NOT_FOUND, "nothing is registered at {first:#x}");
+        };
+        list.swap_remove(at);
         self.calls.service.unregister(first)
     }
 
