@@ -9,6 +9,7 @@ mod common;
 mod kv;
 
 use nanomc::base::status::*;
+use nanomc::cuda::GivenStream;
 use nanomc::kv::hash::Algo;
 use nanomc::kv::place::geometry::{Dtype, Kind, Order, Shape, Side, Sides};
 use nanomc::kv::place::tables::{Format, Row};
@@ -17,7 +18,6 @@ use nanomc::kv::{
     Copies, GROUPS_ALL, GroupCopy, GroupReport, GroupSpec, GroupStats, Kv, MappedSpec, Open, OwnGroup, OwnKind,
     SeqCopy, Spec,
 };
-use std::ptr::null_mut;
 
 const BLOCKS: u32 = 8;
 const SIZE: u32 = 4;
@@ -124,21 +124,21 @@ fn blocks_are_copied_where_they_lie_and_into_contiguous_memory() {
         tensors.into_iter().flat_map(|first| first..first + 8).collect()
     };
     let mut packed = [0; 64];
-    kv.gather(GROUPS_ALL, &[5, 2], &region(&mut packed), null_mut()).unwrap();
+    kv.gather(GROUPS_ALL, &[5, 2], &region(&mut packed), GivenStream::NULL).unwrap();
     assert_eq!(packed.to_vec(), [of_block(5), of_block(2)].concat());
-    kv.scatter(0, &[7], &region(&mut packed), null_mut()).unwrap();
-    kv.copy_blocks(std::iter::once(block_copy(GROUPS_ALL, 2, 6)), null_mut()).unwrap();
+    kv.scatter(0, &[7], &region(&mut packed), GivenStream::NULL).unwrap();
+    kv.copy_blocks(std::iter::once(block_copy(GROUPS_ALL, 2, 6)), GivenStream::NULL).unwrap();
     let mut back = [0; 64];
-    kv.gather(0, &[7, 6], &region(&mut back), null_mut()).unwrap();
+    kv.gather(0, &[7, 6], &region(&mut back), GivenStream::NULL).unwrap();
     assert_eq!(back, packed);
     let status = |done: nanomc::base::error::Result<()>| done.unwrap_err().status;
-    assert_eq!(status(kv.gather(0, &[8], &region(&mut packed), null_mut())), NMC_ERR_INVALID_ARG);
-    assert_eq!(status(kv.gather(0, &[0, 1, 2], &region(&mut packed), null_mut())), NMC_ERR_TOO_SMALL);
-    assert_eq!(status(kv.scatter(0, &[1, 1], &region(&mut packed), null_mut())), NMC_ERR_INVALID_ARG);
+    assert_eq!(status(kv.gather(0, &[8], &region(&mut packed), GivenStream::NULL)), NMC_ERR_INVALID_ARG);
+    assert_eq!(status(kv.gather(0, &[0, 1, 2], &region(&mut packed), GivenStream::NULL)), NMC_ERR_TOO_SMALL);
+    assert_eq!(status(kv.scatter(0, &[1, 1], &region(&mut packed), GivenStream::NULL)), NMC_ERR_INVALID_ARG);
     let two = [(1, 2), (2, 3)].map(|(from, to)| block_copy(0, from, to));
-    assert_eq!(status(kv.copy_blocks(two.into_iter(), null_mut())), NMC_ERR_INVALID_ARG);
+    assert_eq!(status(kv.copy_blocks(two.into_iter(), GivenStream::NULL)), NMC_ERR_INVALID_ARG);
     let own = region(&mut memory[..32]);
-    assert_eq!(status(kv.gather(0, &[0], &own, null_mut())), NMC_ERR_INVALID_ARG, "it overlaps the cache");
+    assert_eq!(status(kv.gather(0, &[0], &own, GivenStream::NULL)), NMC_ERR_INVALID_ARG, "it overlaps the cache");
 }
 
 #[test]
@@ -174,12 +174,16 @@ fn a_virtual_cache_has_addresses_and_no_tables_and_a_paged_one_the_reverse() {
     // SAFETY: as above.
     let words = |address: u64| unsafe { std::slice::from_raw_parts_mut(address as *mut u32, 1024) };
     moves.iter().zip(1..).for_each(|(one, value)| words(one.from).fill(value));
-    mapped.copy_blocks(moves.iter().map(bytes), null_mut()).unwrap();
+    mapped.copy_blocks(moves.iter().map(bytes), GivenStream::NULL).unwrap();
     assert!(moves.iter().zip(1..).all(|(one, value)| words(one.to).iter().all(|word| *word == value)));
     let status = |done: nanomc::base::error::Result<()>| done.unwrap_err().status;
-    assert_eq!(status(paged.copy_blocks(moves.iter().map(bytes), null_mut())), NMC_ERR_UNSUPPORTED);
-    assert_eq!(status(mapped.copy_blocks(std::iter::once(block_copy(0, 1, 2)), null_mut())), NMC_ERR_UNSUPPORTED);
-    let stream = std::ptr::dangling_mut();
+    assert_eq!(status(paged.copy_blocks(moves.iter().map(bytes), GivenStream::NULL)), NMC_ERR_UNSUPPORTED);
+    assert_eq!(
+        status(mapped.copy_blocks(std::iter::once(block_copy(0, 1, 2)), GivenStream::NULL)),
+        NMC_ERR_UNSUPPORTED
+    );
+    // SAFETY: it is refused, and never used.
+    let stream = unsafe { GivenStream::new(std::ptr::dangling_mut()) };
     assert_eq!(status(mapped.copy_blocks(moves.iter().map(bytes), stream)), NMC_ERR_INVALID_ARG, "it is host memory");
     assert_eq!((paged.mapped_pages().unwrap(), mapped.mapped_pages().unwrap()), (0, 16));
     assert!(mapped.view(1, 0, 0, Side::K).unwrap().contiguous && !paged.view(1, 0, 0, Side::K).unwrap().contiguous);

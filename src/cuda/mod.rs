@@ -29,6 +29,6 @@ pub use pointer::{Owner, PointerKind, Reach, initialized, kernel_address, owner,
 pub use probe::{MIN_DRIVER_CUDA, Probe, in_process, probe, require};
 pub use ranges::{CudaPages, CudaRange};
 pub use rdma::{Seen, Visible};
-pub use stream::{Mark, Stream, copy_on_stream, may_be_captured, stream_write_value64, wait_for_event};
+pub use stream::{GivenEvent, GivenStream, Mark, Stream, copy_on_stream, may_be_captured, stream_write_value64};
 pub use table::DeviceTable;
 pub use vmm::VmmHeap;

@@ -53,12 +53,69 @@ pub unsafe fn copy_on_stream(device: &Device, stream: *mut c_void, from: u64, to
     })
 }
 
+/// A stream of the program, for which whoever makes this vouches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GivenStream(usize);
+
+impl GivenStream {
+    /// The default stream of a device; where memory is the host's, that there is none.
+    pub const NULL: Self = Self(0);
+
+    /// A stream by its address.
+    ///
+    /// # Safety
+    /// It is NULL or a stream of the device for whose work it is given, and stays until that is done.
+    #[must_use]
+    pub unsafe fn new(stream: *mut c_void) -> Self {
+        Self(stream as usize)
+    }
+
+    /// Whether it is NULL.
+    #[must_use]
+    pub fn is_null(self) -> bool {
+        self == Self::NULL
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn raw(self) -> *mut c_void {
+        self.0 as *mut c_void
+    }
+}
+
+/// An event of the program, for which whoever makes this vouches.
+#[derive(Debug, Clone, Copy)]
+pub struct GivenEvent(usize);
+
+impl GivenEvent {
+    /// An event by its address; `None` for NULL.
+    ///
+    /// # Safety
+    /// It is NULL or an event, which stays until nobody waits for it any more.
+    #[must_use]
+    pub unsafe fn new(event: *mut c_void) -> Option<Self> {
+        (!event.is_null()).then_some(Self(event as usize))
+    }
+
+    /// Blocks until it has happened.
+    pub fn wait(self, device: &Device) -> Result<()> {
+        wait_for(device, self.0 as sys::CUevent)
+    }
+}
+
+fn wait_for(device: &Device, event: sys::CUevent) -> Result<()> {
+    device.with_current(|| {
+        // SAFETY: the event is alive: a mark's own, or one of the program, which vouches for it.
+        unsafe { call!(sys::cuEventSynchronize(event)) }
+    })
+}
+
 /// Whether what is put on `stream` may go into a graph. If the driver does not say, it may.
-pub fn may_be_captured(device: &Device, stream: *mut c_void) -> bool {
+pub fn may_be_captured(device: &Device, stream: GivenStream) -> bool {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     let asked = device.with_current(|| {
-        // SAFETY: the out-pointer is a local; the driver checks the caller's stream as far as it can be.
-        unsafe { call!(sys::cuStreamIsCapturing(stream.cast(), &raw mut status)) }
+        // SAFETY: the out-pointer is a local; whoever gave the stream vouches for it.
+        unsafe { call!(sys::cuStreamIsCapturing(stream.raw().cast(), &raw mut status)) }
     });
     asked.is_err() || status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
 }
@@ -125,7 +182,7 @@ unsafe impl Sync for Mark {}
 
 impl Mark {
     /// Marks what is on `stream` now. Not while the stream is being captured.
-    pub fn on(device: &Arc<Device>, stream: *mut c_void) -> Result<Self> {
+    pub fn on(device: &Arc<Device>, stream: GivenStream) -> Result<Self> {
         let mut raw = core::ptr::null_mut();
         let flags =
             sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32 | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
@@ -135,15 +192,15 @@ impl Mark {
         })?;
         let mark = Self { device: Arc::clone(device), raw };
         mark.device.with_current(|| {
-            // SAFETY: the event is alive; the driver checks the caller's stream as far as it can be.
-            unsafe { call!(sys::cuEventRecord(mark.raw, stream.cast())) }
+            // SAFETY: the event is alive; whoever gave the stream vouches for it.
+            unsafe { call!(sys::cuEventRecord(mark.raw, stream.raw().cast())) }
         })?;
         Ok(mark)
     }
 
     /// Blocks until the stream got there.
     pub fn wait(&self) -> Result<()> {
-        wait_for_event(&self.device, self.raw.cast())
+        wait_for(&self.device, self.raw)
     }
 }
 
@@ -155,12 +212,4 @@ impl Drop for Mark {
             unsafe { call!(sys::cuEventDestroy_v2(self.raw)) }
         });
     }
-}
-
-/// Blocks until a caller's event has happened.
-pub fn wait_for_event(device: &Device, event: *mut c_void) -> Result<()> {
-    device.with_current(|| {
-        // SAFETY: the driver checks the handle as far as it can be; the caller keeps the event.
-        unsafe { call!(sys::cuEventSynchronize(event.cast())) }
-    })
 }

@@ -5,15 +5,15 @@ use super::calls::{Call, CallArgs};
 use super::{Ep, run};
 use crate::base::error::Result;
 use crate::base::memory;
+use crate::cuda::GivenStream;
 use crate::layout::ep::RankDesc;
 use std::cell::RefCell;
-use std::ffi::c_void;
 use std::sync::Arc;
 
 /// A call that waits for the end of its group.
 pub(super) struct Pending {
     pub(super) ep: Arc<Ep>,
-    pub(super) stream: *mut c_void,
+    pub(super) stream: GivenStream,
     pub(super) call: Call,
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn begin() -> Result<()> {
 }
 
 /// Runs `call`, or keeps it for the end of the group.
-pub(super) fn submit(ep: &Arc<Ep>, stream: *mut c_void, call: Call) -> Result<()> {
+pub(super) fn submit(ep: &Arc<Ep>, stream: GivenStream, call: Call) -> Result<()> {
     let kept = OPEN.with(|open| -> Result<bool> {
         let mut open = open.borrow_mut();
         let Some(open) = open.as_mut() else { return Ok(false) };

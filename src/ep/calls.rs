@@ -4,9 +4,9 @@ use super::sys::Given;
 use super::{Ep, call_group, check_layer};
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_LIMIT;
+use crate::cuda::GivenStream;
 use crate::cuda::{self, Reach};
 use crate::layout::ep::Wire;
-use std::ffi::c_void;
 use std::sync::Arc;
 
 /// First half of a dispatch or combine.
@@ -140,7 +140,7 @@ impl Ep {
         Ok(())
     }
 
-    fn submit(self: &Arc<Self>, kind: CallKind, layer: u32, args: CallArgs, stream: *mut c_void) -> Result<()> {
+    fn submit(self: &Arc<Self>, kind: CallKind, layer: u32, args: CallArgs, stream: GivenStream) -> Result<()> {
         if self.gpu.is_none() && !stream.is_null() {
             crate::bail!(NMC_ERR_INVALID_ARG, "this group is on host memory and takes no stream; pass NULL");
         }
@@ -149,7 +149,7 @@ impl Ep {
     }
 
     /// Sends tokens to the ranks of their experts and waits for those that come here.
-    pub(crate) fn dispatch(self: &Arc<Self>, a: &Dispatch, stream: *mut c_void) -> Result<()> {
+    pub(crate) fn dispatch(self: &Arc<Self>, a: &Dispatch, stream: GivenStream) -> Result<()> {
         let mut args = CallArgs { halves: a.halves, count_load: u32::from(self.count_load), ..CallArgs::default() };
         if a.halves & SEND != 0 {
             if !a.tokens_at.is_none() {
@@ -186,7 +186,7 @@ impl Ep {
         y: Given,
         out: Given,
         halves: u32,
-        stream: *mut c_void,
+        stream: GivenStream,
     ) -> Result<()> {
         let in_place = y.address() == self.recv_buffers(layer)?.y;
         let y = if in_place { Given::NONE } else { y };
@@ -201,7 +201,7 @@ impl Ep {
     }
 
     /// Groups received rows by expert.
-    pub(crate) fn pack(self: &Arc<Self>, layer: u32, g: &Grouped, stream: *mut c_void) -> Result<()> {
+    pub(crate) fn pack(self: &Arc<Self>, layer: u32, g: &Grouped, stream: GivenStream) -> Result<()> {
         for (name, list) in [
             ("masked_m", g.masked_m),
             ("group_expert", g.group_expert),
@@ -235,7 +235,7 @@ impl Ep {
         grouped: Given,
         row_of: Given,
         y: Given,
-        stream: *mut c_void,
+        stream: GivenStream,
     ) -> Result<()> {
         self.check_memory("y_grouped", grouped, 16)?;
         self.check_memory("row_of", row_of, 4)?;

@@ -6,8 +6,8 @@ use super::cpu::{self, HostRank};
 use super::sys::{Given, Workspace};
 use super::{Ep, call_group};
 use crate::base::error::Result;
+use crate::cuda::GivenStream;
 use crate::layout::ep::{Dtype, Shape, Wire};
-use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Most columns between the products.
@@ -145,7 +145,7 @@ impl Parts {
 }
 
 /// Runs a layer, or enqueues it.
-pub(crate) fn forward(ep: &Arc<Ep>, layer: &Layer<'_>, stream: *mut c_void) -> Result<()> {
+pub(crate) fn forward(ep: &Arc<Ep>, layer: &Layer<'_>, stream: GivenStream) -> Result<()> {
     if call_group::open() {
         crate::bail!(NMC_ERR_INVALID_ARG, "nmc_ep_moe_forward cannot be part of a group of calls");
     }
@@ -184,7 +184,7 @@ pub(crate) fn forward(ep: &Arc<Ep>, layer: &Layer<'_>, stream: *mut c_void) -> R
 }
 
 /// Everything after the dispatch.
-fn experts(ep: &Arc<Ep>, layer: &Layer<'_>, parts: &Parts, rows: &mut cpu::Rows, stream: *mut c_void) -> Result<()> {
+fn experts(ep: &Arc<Ep>, layer: &Layer<'_>, parts: &Parts, rows: &mut cpu::Rows, stream: GivenStream) -> Result<()> {
     let (shape, number) = (&ep.shape, layer.dispatch.layer);
     let at = |offset: u64| layer.workspace.at(offset);
     let grouped = Grouped {
@@ -240,7 +240,7 @@ fn check_built_in(ep: &Ep, layer: &Layer<'_>) -> Result<()> {
     Ok(())
 }
 
-fn product(ep: &Ep, layer: &Layer<'_>, gemm: &Gemm, rows: &mut cpu::Rows, stream: *mut c_void) -> Result<()> {
+fn product(ep: &Ep, layer: &Layer<'_>, gemm: &Gemm, rows: &mut cpu::Rows, stream: GivenStream) -> Result<()> {
     if let Some(theirs) = layer.gemm {
         return theirs(gemm);
     }

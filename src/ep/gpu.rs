@@ -6,9 +6,10 @@ use super::calls::{CallArgs, CallKind};
 use super::forward::{Activation, Gemm};
 use crate::bail;
 use crate::base::error::Result;
+use crate::cuda::GivenStream;
 use crate::cuda::{Device, Kernel, Launch, arg};
 use crate::layout::ep::{Dtype, MAX_EP_RANKS, RankDesc, Shape, Wire};
-use std::ffi::{CString, c_void};
+use std::ffi::CString;
 use std::sync::Arc;
 
 /// Most experts of a rank that the pack kernel can count.
@@ -137,7 +138,7 @@ impl Gpu {
     }
 
     /// Enqueues a step for the ranks in `ranks`.
-    pub(super) fn launch(&self, stream: *mut c_void, how: StepLaunch, ranks: &[(RankDesc, CallArgs)]) -> Result<()> {
+    pub(super) fn launch(&self, stream: GivenStream, how: StepLaunch, ranks: &[(RankDesc, CallArgs)]) -> Result<()> {
         match ranks.len() {
             0 => Ok(()),
             1 => self.launch_sized::<1>(stream, how, ranks, 0),
@@ -149,7 +150,7 @@ impl Gpu {
 
     fn launch_sized<const N: usize>(
         &self,
-        stream: *mut c_void,
+        stream: GivenStream,
         how: StepLaunch,
         ranks: &[(RankDesc, CallArgs)],
         size: usize,
@@ -175,11 +176,11 @@ impl Gpu {
             overlaps: how.early != Early::Sharing || how.kind != CallKind::Pack,
         };
         // SAFETY: found on this device; the kernel takes one NmcEpGroup of this size.
-        unsafe { self.device.kernels()?.launch_on(stream, self.step(how.kind, size), launch, &mut [arg(&all)]) }
+        unsafe { self.device.kernels()?.launch_on(stream.raw(), self.step(how.kind, size), launch, &mut [arg(&all)]) }
     }
 
     /// Enqueues a product of bf16 rows.
-    pub(super) fn gemm(&self, stream: *mut c_void, shape: &Shape, g: &Gemm) -> Result<()> {
+    pub(super) fn gemm(&self, stream: GivenStream, shape: &Shape, g: &Gemm) -> Result<()> {
         let (groups, max_m) = (shape.groups(), shape.max_m);
         let mut arguments = [
             arg(&g.a),
@@ -195,17 +196,17 @@ impl Gpu {
         let grid = (g.n.div_ceil(GEMM_TILE_N), groups);
         let launch = Launch { grid, threads: GEMM_THREADS, shared_bytes: 0, overlaps: false };
         // SAFETY: found on this device; order and types are those of nmc_k_ep_gemm in kernels/ep_gemm.cu.
-        unsafe { self.device.kernels()?.launch_on(stream, self.gemm, launch, &mut arguments) }
+        unsafe { self.device.kernels()?.launch_on(stream.raw(), self.gemm, launch, &mut arguments) }
     }
 
     /// Enqueues `silu(gate) * up` for the rows in use.
-    pub(super) fn silu_mul(&self, stream: *mut c_void, shape: &Shape, a: &Activation) -> Result<()> {
+    pub(super) fn silu_mul(&self, stream: GivenStream, shape: &Shape, a: &Activation) -> Result<()> {
         let (groups, max_m) = (shape.groups(), shape.max_m);
         let mut arguments = [arg(&a.gate_up), arg(&a.act), arg(&a.masked_m), arg(&groups), arg(&max_m), arg(&a.inner)];
         let grid = (max_m.min(SILU_BLOCKS), groups);
         let launch = Launch { grid, threads: SILU_THREADS, shared_bytes: 0, overlaps: false };
         // SAFETY: found on this device; order and types are those of nmc_k_ep_silu_mul and its siblings in kernels/ep_gemm.cu.
-        unsafe { self.device.kernels()?.launch_on(stream, self.silu_mul, launch, &mut arguments) }
+        unsafe { self.device.kernels()?.launch_on(stream.raw(), self.silu_mul, launch, &mut arguments) }
     }
 }
 

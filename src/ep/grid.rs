@@ -6,7 +6,7 @@ use super::call_group::Pending;
 use super::calls::{BOTH, Call, CallKind, RECV};
 use super::gpu::{Early, Gpu, PACK_THREADS, SPREAD_ONE, SPREAD_TWO, StepLaunch};
 use crate::base::error::Result;
-use std::ffi::c_void;
+use crate::cuda::GivenStream;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Threads of a dispatching block: 7 warps that move rows and one that tells what they are for. A row of 7168 bf16 elements
@@ -132,11 +132,11 @@ impl Ep {
 
     /// Fails if this combine can wait beside steps of other buffer sets, and there is no room for all of them. With all ranks of
     /// the group in the launch it cannot be kept from ending, once it is placed.
-    pub(super) fn check_room(&self, call: &Call, stream: *mut c_void, n: usize) -> Result<()> {
+    pub(super) fn check_room(&self, call: &Call, stream: GivenStream, n: usize) -> Result<()> {
         if self.shape.sets == 1 || !matches!(call.kind, CallKind::Dispatch | CallKind::Combine) {
             return Ok(());
         }
-        let streams = self.streams.lock().in_turn((call.layer % self.shape.sets) as usize, stream as usize);
+        let streams = self.streams.lock().in_turn((call.layer % self.shape.sets) as usize, stream.raw() as usize);
         if streams > self.grid.steps && call.kind == CallKind::Combine && n < self.shape.world as usize {
             crate::bail!(
                 NMC_ERR_LIMIT,

@@ -11,6 +11,7 @@ use super::{guard, out, put_struct};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_OK, nmc_status_t};
+use crate::cuda::GivenStream;
 use crate::ep::calls::{BOTH, Dispatch, Grouped, RECV, SEND};
 use crate::ep::forward::{Gemm, Layer, MAX_INNER, Parts};
 use crate::ep::sys::{Given, Workspace};
@@ -260,6 +261,8 @@ pub unsafe extern "C" fn nmc_ep_dispatch(
     args: *const nmc_ep_dispatch_t,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     // SAFETY: the C contract of `args`.
     guard(|| with(ep, |ep| ep.dispatch(&unsafe { dispatch_of(args, BOTH) }?, stream)))
 }
@@ -273,6 +276,8 @@ pub unsafe extern "C" fn nmc_ep_dispatch_send(
     args: *const nmc_ep_dispatch_t,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     // SAFETY: the C contract of `args`.
     guard(|| with(ep, |ep| ep.dispatch(&unsafe { dispatch_of(args, SEND) }?, stream)))
 }
@@ -281,7 +286,9 @@ pub unsafe extern "C" fn nmc_ep_dispatch_send(
 ///
 /// On CUDA heaps only enqueues; graph-safe. One thread at a time for a handle. Statuses: see `nmc_ep_t`.
 #[unsafe(no_mangle)]
-pub extern "C" fn nmc_ep_dispatch_recv(ep: *mut nmc_ep_t, layer: u32, stream: *mut c_void) -> nmc_status_t {
+pub unsafe extern "C" fn nmc_ep_dispatch_recv(ep: *mut nmc_ep_t, layer: u32, stream: *mut c_void) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     let nothing = Dispatch { layer, halves: RECV, ..Dispatch::default() };
     guard(|| with(ep, |ep| ep.dispatch(&nothing, stream)))
 }
@@ -342,6 +349,8 @@ pub unsafe extern "C" fn nmc_ep_route_pack(
     grouped: *const nmc_ep_grouped_t,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     guard(|| {
         // SAFETY: the C contract of `grouped`, and of the memory that it names.
         let grouped = unsafe {
@@ -375,6 +384,8 @@ pub unsafe extern "C" fn nmc_ep_scatter(
     y_recv: *mut c_void,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     // SAFETY: the C contract of these.
     let (grouped, row_of, y) = unsafe { (Given::new(y_grouped), Given::new(row_of.cast()), Given::new(y_recv)) };
     guard(|| with(ep, |ep| ep.scatter(layer, grouped, row_of, y, stream)))
@@ -395,6 +406,8 @@ pub unsafe extern "C" fn nmc_ep_combine(
     out: *mut c_void,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     // SAFETY: the C contract of these.
     let (y, out) = unsafe { (Given::new(y_recv), Given::new(out)) };
     guard(|| with(ep, |ep| ep.combine(layer, y, out, BOTH, stream)))
@@ -410,6 +423,8 @@ pub unsafe extern "C" fn nmc_ep_combine_send(
     y_recv: *const c_void,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     // SAFETY: the C contract of `y_recv`.
     let y = unsafe { Given::new(y_recv) };
     guard(|| with(ep, |ep| ep.combine(layer, y, Given::NONE, SEND, stream)))
@@ -425,6 +440,8 @@ pub unsafe extern "C" fn nmc_ep_combine_recv(
     out: *mut c_void,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     // SAFETY: the C contract of `out`.
     let out = unsafe { Given::new(out) };
     guard(|| with(ep, |ep| ep.combine(layer, Given::NONE, out, RECV, stream)))
@@ -494,7 +511,8 @@ pub unsafe extern "C" fn nmc_ep_moe_forward(
             });
             let layer =
                 Layer { dispatch, w13, w2, inner: moe.inner, workspace, out, gemm: callback.as_ref().map(|f| f as _) };
-            forward::forward(ep, &layer, stream)
+            // SAFETY: the C contract of `stream`.
+            forward::forward(ep, &layer, unsafe { GivenStream::new(stream) })
         })
     })
 }

@@ -6,6 +6,7 @@ use super::kv::{nmc_kv_t, with};
 use super::kv_types::*;
 use super::{guard, out};
 use crate::base::status::nmc_status_t;
+use crate::cuda::GivenStream;
 use crate::kv::place::{Move, Region};
 use crate::kv::{BlockCopy, Copies, GROUPS_ALL, GroupCopy, Kv, SeqCopy};
 use std::ffi::c_void;
@@ -86,6 +87,8 @@ pub unsafe extern "C" fn nmc_kv_gather(
     to_bytes: u64,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     guard(|| {
         // SAFETY: the C contract of `blocks`.
         let blocks = unsafe { array(blocks, n, "blocks") }?;
@@ -110,6 +113,8 @@ pub unsafe extern "C" fn nmc_kv_scatter(
     from_bytes: u64,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     guard(|| {
         // SAFETY: the C contract of `blocks`.
         let blocks = unsafe { array(blocks, n, "blocks") }?;
@@ -138,6 +143,8 @@ pub unsafe extern "C" fn nmc_kv_copy_blocks(
     n: usize,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     guard(|| {
         // SAFETY: the C contract of `copies`.
         let copies = unsafe { array(copies, n, "copies") }?;

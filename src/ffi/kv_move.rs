@@ -10,6 +10,7 @@ use super::{guard, guard_status, optional_out, out, remember};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::status::{NMC_IN_PROGRESS, NMC_OK, nmc_status_t};
+use crate::cuda::{GivenEvent, GivenStream};
 use crate::kv::Kv;
 use crate::kv::transfer::{After, Progress};
 
@@ -40,8 +41,13 @@ unsafe fn after_of(after: *const nmc_kv_after_t) -> Result<After> {
     }
     Ok(match after.kind {
         NMC_KV_AFTER_NOTHING => After::Nothing,
-        NMC_KV_AFTER_STREAM => After::Stream(after.handle as u64),
-        NMC_KV_AFTER_EVENT => After::Event(after.handle as u64),
+        // SAFETY: the C contract of the struct.
+        NMC_KV_AFTER_STREAM => After::Stream(unsafe { GivenStream::new(after.handle) }),
+        // SAFETY: as above.
+        NMC_KV_AFTER_EVENT => match unsafe { GivenEvent::new(after.handle) } {
+            Some(event) => After::Event(event),
+            None => crate::bail!(NMC_ERR_INVALID_ARG, "the event is NULL"),
+        },
         other => crate::bail!(NMC_ERR_INVALID_ARG, "kind {other} is none of NMC_KV_AFTER_*"),
     })
 }

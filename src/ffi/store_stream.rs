@@ -7,6 +7,7 @@ use super::store_access::{opened_of, pin_of, pinned, view_of};
 use super::store_types::{nmc_buffer_t, nmc_view_t, nmc_write_plan_t};
 use super::{guard, guard_status, out};
 use crate::base::status::{NMC_OK, nmc_status_t};
+use crate::cuda::GivenStream;
 use crate::store::copy::Pieces;
 use crate::store::read::Look;
 use crate::store::stream::DevicePin;
@@ -52,6 +53,8 @@ pub unsafe extern "C" fn nmc_store_commit_async(
     plan: *const nmc_write_plan_t,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     // SAFETY: the C contract of `plan`.
     guard(|| with(store, |store| store.commit_async(&unsafe { opened_of(plan) }?, stream)))
 }
@@ -70,6 +73,8 @@ pub unsafe extern "C" fn nmc_store_push_async(
     n: usize,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     guard(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
@@ -95,6 +100,8 @@ pub unsafe extern "C" fn nmc_store_fetch_async(
     n: usize,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     guard(|| {
         with(store, |store| {
             // SAFETY: the C contract of these arguments.
@@ -117,6 +124,8 @@ pub unsafe extern "C" fn nmc_store_unpin_async(
     view: *const nmc_view_t,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     guard(|| {
         with(store, |store| {
             // SAFETY: the C contract of `view`.
@@ -141,6 +150,8 @@ pub unsafe extern "C" fn nmc_store_wait_ready_async(
     stream: *mut c_void,
     out_result: *mut u32,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     guard(|| {
         let limit = crate::base::Deadline::from_ms(timeout_ms, 30_000)?.left();
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
@@ -182,6 +193,8 @@ pub unsafe extern "C" fn nmc_store_publish_captured(
     n: usize,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     guard(|| {
         with(store, |store| {
             let Ok(n) = u32::try_from(n) else {
@@ -251,6 +264,8 @@ pub unsafe extern "C" fn nmc_store_slot_unpin_async(
     slot: u32,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     guard(|| with(store, |store| store.unpin_slot_async(slot, stream)))
 }
 

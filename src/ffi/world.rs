@@ -10,6 +10,7 @@ use crate::base::Deadline;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_OK, nmc_status_t};
+use crate::cuda::GivenStream;
 use crate::world::World;
 use std::ffi::{c_char, c_void};
 
@@ -421,13 +422,15 @@ pub unsafe extern "C" fn nmc_world_word(
 /// Statuses: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`, `NMC_ERR_UNSUPPORTED` (no device, or
 /// one that cannot), `NMC_ERR_CUDA`.
 #[unsafe(no_mangle)]
-pub extern "C" fn nmc_world_write_word_async(
+pub unsafe extern "C" fn nmc_world_write_word_async(
     world: *const nmc_world_t,
     rank: i32,
     index: u32,
     value: u64,
     stream: *mut c_void,
 ) -> nmc_status_t {
+    // SAFETY: the C contract of `stream`.
+    let stream = unsafe { GivenStream::new(stream) };
     guard(|| with(world, |world| world.write_word_async(rank_u32(rank)?, index, value, stream)))
 }
 

@@ -268,7 +268,10 @@ impl Heap {
     }
 
     /// Opens the heap of another rank.
-    pub fn open(desc: &HeapDesc, fd: Option<OwnedFd>, device: Option<&Arc<Device>>) -> Result<Self> {
+    ///
+    /// # Safety
+    /// Its address, if that is how another rank of this process is to reach it, is that of a heap which stays until this one is dropped.
+    pub unsafe fn open(desc: &HeapDesc, fd: Option<OwnedFd>, device: Option<&Arc<Device>>) -> Result<Self> {
         let same_process = desc.process == id::of_process()?;
         match (desc.route, fd) {
             (Route::HostFd, Some(fd)) => {

@@ -9,11 +9,11 @@ use super::read::{Location, Look, Pin, check_within, located, shaped};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
+use crate::cuda::GivenStream;
 use crate::cuda::{self, Device, Reach, STRETCHES, Stretch};
 use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN};
 use crate::mem::HeapKind;
 use crate::sync::object;
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -60,15 +60,15 @@ impl Store {
     }
 
     /// Stores in a word of the slabs, by its address for the device.
-    fn write_word(&self, stream: *mut c_void, address: u64, value: u64) -> Result<()> {
+    fn write_word(&self, stream: GivenStream, address: u64, value: u64) -> Result<()> {
         let device = self.device()?;
         // SAFETY: a pin slot or a publish word of the slabs, which are registered as long as the client is there. That the stream is one, and
         // gets there before the store is destroyed, says the C contract.
-        unsafe { cuda::stream_write_value64(device, stream, address, value) }
+        unsafe { cuda::stream_write_value64(device, stream.raw(), address, value) }
     }
 
     /// Publishes a plan when the stream gets there.
-    pub fn commit_async(&self, plan: &Opened, stream: *mut c_void) -> Result<()> {
+    pub fn commit_async(&self, plan: &Opened, stream: GivenStream) -> Result<()> {
         self.check_plan_for_stream(plan)?;
         self.write_word(stream, self.publish_word(plan.index).1, plan.epoch)?;
         let plans = &self.client.plans;
@@ -101,7 +101,7 @@ impl Store {
     }
 
     /// Copies `pieces` into the pages of a plan from `offset` on, when the stream gets there.
-    pub fn push_async(&self, plan: &Opened, offset: u64, pieces: &Pieces<'_>, stream: *mut c_void) -> Result<()> {
+    pub fn push_async(&self, plan: &Opened, offset: u64, pieces: &Pieces<'_>, stream: GivenStream) -> Result<()> {
         if self.client.plans.get(plan.plan_id) != Some(*plan) {
             return Err(Error::new(NMC_ERR_NOT_FOUND, format!("there is no open write plan {:x}", plan.plan_id)));
         }
@@ -110,12 +110,12 @@ impl Store {
     }
 
     /// Copies from a pinned object into `pieces` when the stream gets there.
-    pub fn fetch_async(&self, pin: Pin, offset: u64, pieces: &Pieces<'_>, stream: *mut c_void) -> Result<()> {
+    pub fn fetch_async(&self, pin: Pin, offset: u64, pieces: &Pieces<'_>, stream: GivenStream) -> Result<()> {
         self.check_view(pin)?;
         self.copy_async(pin.index, offset, pieces, stream, false)
     }
 
-    fn copy_async(&self, index: u32, offset: u64, pieces: &Pieces<'_>, stream: *mut c_void, into: bool) -> Result<()> {
+    fn copy_async(&self, index: u32, offset: u64, pieces: &Pieces<'_>, stream: GivenStream, into: bool) -> Result<()> {
         let device = self.device()?;
         let view = self.client.view();
         let (header, shape) = shaped(view, index)?;
@@ -141,22 +141,22 @@ impl Store {
             if bytes >= LARGE && !by_kernel {
                 // SAFETY: one is of a piece, see `Slice::new`; the other of an object that is pinned or planned until the stream is through,
                 // which the C contract says, as it does that the stream is one.
-                return unsafe { cuda::copy_on_stream(device, stream, src, dst, bytes) };
+                return unsafe { cuda::copy_on_stream(device, stream.raw(), src, dst, bytes) };
             }
             stretches.push(Stretch { dst, src, bytes });
             if stretches.len() == STRETCHES {
                 // SAFETY: as above.
-                unsafe { kernels.store_copy(stream, &stretches, true) }?;
+                unsafe { kernels.store_copy(stream.raw(), &stretches, true) }?;
                 stretches.clear();
             }
             Ok(())
         })?;
         // SAFETY: as above.
-        if stretches.is_empty() { Ok(()) } else { unsafe { kernels.store_copy(stream, &stretches, true) } }
+        if stretches.is_empty() { Ok(()) } else { unsafe { kernels.store_copy(stream.raw(), &stretches, true) } }
     }
 
     /// Ends a pin when the stream gets there. The view is the stream's from now on.
-    pub fn unpin_async(&self, pin: Pin, stream: *mut c_void) -> Result<()> {
+    pub fn unpin_async(&self, pin: Pin, stream: GivenStream) -> Result<()> {
         self.check_view(pin)?;
         self.write_word(stream, self.slot_address(pin.slot)?, 0)?;
         self.client.slots.give_to_stream(pin.slot);
@@ -168,7 +168,7 @@ impl Store {
     /// # Safety
     /// `stream` is one of the device's, or NULL. `out` is 0 or the address of a word of 32 bits, which can be written to and stays the
     /// stream's until the wait or its last replay has run.
-    pub unsafe fn wait_ready_async(&self, key: &[u8], timeout_ns: u64, out: u64, stream: *mut c_void) -> Result<()> {
+    pub unsafe fn wait_ready_async(&self, key: &[u8], timeout_ns: u64, out: u64, stream: GivenStream) -> Result<()> {
         let device = self.device()?;
         let view = self.client.view();
         let (index, epoch) = match self.look(view, key)? {
@@ -183,7 +183,7 @@ impl Store {
         let control = self.client.map.device_control().map_or(0, |base| base + header);
         let (kernels, published) = (device.kernels()?, self.publish_word(index).1);
         // SAFETY: words of the slabs, which are registered as long as the client is there; the caller vouches for the rest.
-        unsafe { kernels.store_wait(stream, published, control, epoch, timeout_ns, out) }
+        unsafe { kernels.store_wait(stream.raw(), published, control, epoch, timeout_ns, out) }
     }
 
     /// Publishes what `n` descriptors in memory that the GPU can reach say when the stream gets there.
@@ -191,7 +191,7 @@ impl Store {
     /// # Safety
     /// `stream` is one of the device's, or NULL. From `descriptors` on there are so many, each as [`Store::publish_descriptor`] gave it or
     /// with epoch 0, until the launch or its last replay has run; and then the store is still there.
-    pub unsafe fn publish_captured(&self, descriptors: u64, n: u32, stream: *mut c_void) -> Result<()> {
+    pub unsafe fn publish_captured(&self, descriptors: u64, n: u32, stream: GivenStream) -> Result<()> {
         let device = self.device()?;
         if descriptors == 0 || !descriptors.is_multiple_of(8) || n == 0 {
             crate::bail!(NMC_ERR_INVALID_ARG, "{n} descriptors at {descriptors:#x} cannot be published");
@@ -201,7 +201,7 @@ impl Store {
         }
         let kernels = device.kernels()?;
         // SAFETY: by contract.
-        unsafe { kernels.store_publish(stream, descriptors, n) }
+        unsafe { kernels.store_publish(stream.raw(), descriptors, n) }
     }
 
     // ---- slots of kernels and graphs -------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ impl Store {
     }
 
     /// Empties a reserved slot when the stream gets there; captured, each time.
-    pub fn unpin_slot_async(&self, slot: u32, stream: *mut c_void) -> Result<()> {
+    pub fn unpin_slot_async(&self, slot: u32, stream: GivenStream) -> Result<()> {
         self.check_slot(slot)?;
         self.write_word(stream, self.slot_address(slot)?, 0)
     }

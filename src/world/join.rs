@@ -227,7 +227,7 @@ impl Attempt<'_> {
         let heap = match (lent.take(), welcome.adopt.first()) {
             (Some(heap), _) => heap,
             (None, Some(former)) => {
-                let heap = Heap::open(former, fds.next(), self.device)?;
+                let heap = sys::open_heap(former, fds.next(), self.device)?;
                 if heap.bytes() != self.config.heap_bytes {
                     return Err(Error::new(NMC_ERR_PROTOCOL, "the former heap has another size").into());
                 }

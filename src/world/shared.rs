@@ -6,6 +6,7 @@ use super::dir::Place;
 use super::liveness::RankState;
 use super::rank_locks::RankLocks;
 use super::roster::Slot;
+use super::sys;
 use super::watch::Watch;
 use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
@@ -49,7 +50,7 @@ fn open_announced(rank: u32, (desc, fd): &Announced, device: Option<&Arc<Device>
         Ok(fd) => fd,
         Err(cause) => return Err(of(Error::new(NMC_ERR_LIMIT, format!("a descriptor: {cause}")))),
     };
-    Heap::open(desc, fd, device).map(Arc::new).map_err(of)
+    sys::open_heap(desc, fd, device).map(Arc::new).map_err(of)
 }
 
 impl PeerView {

@@ -5,19 +5,27 @@
 
 use super::World;
 use crate::base::error::{Error, Result};
-use crate::cuda;
+use crate::cuda::{self, Device, GivenStream};
+use crate::mem::{Heap, HeapDesc};
 use crate::rpc::owned;
-use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 /// Stores a program word of a rank when the work before it in `stream` is done.
-pub(super) fn store_word(world: &World, (rank, index): (u32, u32), value: u64, stream: *mut c_void) -> Result<()> {
+pub(super) fn store_word(world: &World, (rank, index): (u32, u32), value: u64, stream: GivenStream) -> Result<()> {
     let (_, address) = world.word(rank, index)?;
     let device = world.device()?;
     // SAFETY: a word of the slab that the world has registered. That the stream is one, and gets there before the world is destroyed, says
     // the C contract.
-    unsafe { cuda::stream_write_value64(device, stream, address, value) }
+    unsafe { cuda::stream_write_value64(device, stream.raw(), address, value) }
+}
+
+/// Opens the heap of another rank as it was announced.
+pub(super) fn open_heap(desc: &HeapDesc, fd: Option<OwnedFd>, device: Option<&Arc<Device>>) -> Result<Heap> {
+    // SAFETY: only ranks announce heaps. What one of this process has by its address stays until all worlds in it that know it are destroyed,
+    // which the C contract says.
+    unsafe { Heap::open(desc, fd, device) }
 }
 
 /// A descriptor of this very process that becomes readable when it dies.

@@ -335,7 +335,7 @@ impl World {
     }
 
     /// Stores a word when the work before it in `stream` is done.
-    pub fn write_word_async(&self, rank: u32, index: u32, value: u64, stream: *mut std::ffi::c_void) -> Result<()> {
+    pub fn write_word_async(&self, rank: u32, index: u32, value: u64, stream: crate::cuda::GivenStream) -> Result<()> {
         super::sys::store_word(self, (rank, index), value, stream)
     }
 

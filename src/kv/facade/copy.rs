@@ -4,6 +4,7 @@
 use super::{Kv, NO_ADDRESS};
 use crate::base::error::Result;
 use crate::base::memory;
+use crate::cuda::GivenStream;
 use crate::kv::block::NONE;
 use crate::kv::place::arena::Group;
 use crate::kv::place::mapped::Mapped;
@@ -11,7 +12,6 @@ use crate::kv::place::{Memory, Move, Region};
 use crate::kv::seq::BlockCopy;
 use crate::kv::transfer::{Located, Locations, Way};
 use std::collections::BTreeMap;
-use std::ffi::c_void;
 use std::sync::Arc;
 
 /// In place of a group: all that share the blocks of the cache.
@@ -77,20 +77,20 @@ impl Kv {
 
     /// Copies blocks of a group, or of all with [`GROUPS_ALL`], one after the other into contiguous memory, in the form in which a
     /// store keeps them.
-    pub fn gather(&self, group: u32, blocks: &[i32], to: &Region, stream: *mut c_void) -> Result<()> {
+    pub fn gather(&self, group: u32, blocks: &[i32], to: &Region, stream: GivenStream) -> Result<()> {
         let (groups, located) = self.groups_at(group, "nmc_kv_gather")?;
         located.pack(Way::Gather, &groups, blocks, to, stream)
     }
 
     /// The reverse.
-    pub fn scatter(&self, group: u32, blocks: &[i32], from: &Region, stream: *mut c_void) -> Result<()> {
+    pub fn scatter(&self, group: u32, blocks: &[i32], from: &Region, stream: GivenStream) -> Result<()> {
         let (groups, located) = self.groups_at(group, "nmc_kv_scatter")?;
         located.pack(Way::Scatter, &groups, blocks, from, stream)
     }
 
     /// Makes copies. In a paged cache they are made in no order: a block that is written must not be read or written by another
     /// of them. In a virtual one they are made one after the other.
-    pub fn copy_blocks(&self, copies: impl Iterator<Item = SeqCopy>, stream: *mut c_void) -> Result<()> {
+    pub fn copy_blocks(&self, copies: impl Iterator<Item = SeqCopy>, stream: GivenStream) -> Result<()> {
         if let Memory::Virtual(mapped) = &self.memory {
             return copy_bytes(mapped, copies, stream);
         }
@@ -126,7 +126,7 @@ impl Kv {
     }
 }
 
-fn copy_bytes(mapped: &Mapped, copies: impl Iterator<Item = SeqCopy>, stream: *mut c_void) -> Result<()> {
+fn copy_bytes(mapped: &Mapped, copies: impl Iterator<Item = SeqCopy>, stream: GivenStream) -> Result<()> {
     let located = mapped.device().map_or(Located::Host, |device| Located::Device(Arc::clone(device)));
     located.check_stream(stream)?;
     for copy in copies {

@@ -1,9 +1,8 @@
 //! What a transfer waits for before it touches blocks: work of the program on a device.
 
 use crate::base::error::Result;
-use crate::cuda::{Device, Mark, PointerKind, pointer_kind, wait_for_event};
+use crate::cuda::{Device, GivenEvent, GivenStream, Mark, PointerKind, pointer_kind};
 use crate::kv::place::arena::Arena;
-use std::ffi::c_void;
 use std::sync::Arc;
 
 /// What a job waits for before it touches the blocks.
@@ -11,17 +10,17 @@ use std::sync::Arc;
 pub enum After {
     /// Nothing: the memory is the host's, and the program has written it.
     Nothing,
-    /// What was on a stream, given by its address, when the job was asked for.
-    Stream(u64),
-    /// An event of the program, which keeps it until the job is over.
-    Event(u64),
+    /// What was on a stream when the job was asked for.
+    Stream(GivenStream),
+    /// An event, which stays until the job is over.
+    Event(GivenEvent),
 }
 
 /// The same for one job, checked.
 pub enum Wait {
     Nothing,
     Mark(Mark),
-    Event(Arc<Device>, u64),
+    Event(Arc<Device>, GivenEvent),
 }
 
 impl Wait {
@@ -40,9 +39,8 @@ impl Wait {
         }
         Ok(match (after, device) {
             (After::Nothing, _) => Self::Nothing,
-            (After::Stream(stream), Some(device)) => Self::Mark(Mark::on(device, stream as *mut c_void)?),
-            (After::Event(event), Some(device)) if event != 0 => Self::Event(Arc::clone(device), event),
-            (After::Event(_), Some(_)) => crate::bail!(NMC_ERR_INVALID_ARG, "the event is NULL"),
+            (After::Stream(stream), Some(device)) => Self::Mark(Mark::on(device, stream)?),
+            (After::Event(event), Some(device)) => Self::Event(Arc::clone(device), event),
             (_, None) => crate::bail!(NMC_ERR_UNSUPPORTED, "the store's world was joined without a CUDA device"),
         })
     }
@@ -52,7 +50,7 @@ impl Wait {
         match self {
             Self::Nothing => Ok(()),
             Self::Mark(mark) => mark.wait(),
-            Self::Event(device, event) => wait_for_event(device, *event as *mut c_void),
+            Self::Event(device, event) => event.wait(device),
         }
     }
 }

@@ -5,8 +5,8 @@
 use super::located::{Copy, Placed};
 use crate::bail;
 use crate::base::error::Result;
+use crate::cuda::GivenStream;
 use crate::cuda::{Kernels, arg};
-use core::ffi::c_void;
 
 /// Blocks that one launch copies: what fits the parameters of a launch, 4 KiB, beside the rest.
 const LISTED: usize = 488;
@@ -80,7 +80,7 @@ pub unsafe fn copy(
     kernels: &Kernels<'_>,
     copy: &Copy,
     pairs: impl Iterator<Item = [u32; 2]>,
-    stream: *mut c_void,
+    stream: GivenStream,
 ) -> Result<()> {
     let width = width(copy);
     let Placed { bytes, counts, .. } = *copy.from();
@@ -105,14 +105,14 @@ pub unsafe fn copy(
 
 /// # Safety
 /// As [`copy`], and both sides have the blocks of the list.
-unsafe fn launch(kernels: &Kernels<'_>, stream: *mut c_void, words: &Words, list: &List) -> Result<()> {
+unsafe fn launch(kernels: &Kernels<'_>, stream: GivenStream, words: &Words, list: &List) -> Result<()> {
     let warps = words.n * words.pieces * words.parts;
     let most = u32::try_from(kernels.device.facts().sm_count).unwrap_or(1).max(1) * BLOCKS_PER_SM;
     let blocks = warps.div_ceil(THREADS / 32).clamp(1, most);
     let mut arguments = [arg(words), arg(list)];
     // SAFETY: order and types are those of nmc_k_kv_copy in kernels/kv.cu; `Words` is NmcKvCopy and `List` NmcKvList. What
     // the kernel reads and writes lies in regions, for which their makers vouch; the caller does for the stream.
-    unsafe { kernels.launch_2d(kernels.loaded.kv_copy, (blocks, 1), THREADS, stream, &mut arguments) }
+    unsafe { kernels.launch_2d(kernels.loaded.kv_copy, (blocks, 1), THREADS, stream.raw(), &mut arguments) }
 }
 
 #[cfg(test)]

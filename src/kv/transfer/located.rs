@@ -6,11 +6,11 @@
 use super::gpu;
 use crate::base::error::Result;
 use crate::base::memory;
+use crate::cuda::GivenStream;
 use crate::cuda::{self, Device, Owner};
 use crate::kv::place::Region;
 use crate::kv::place::arena::Group;
 use crate::kv::place::geometry::Pieces;
-use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Where a group lies.
@@ -245,7 +245,7 @@ impl Located {
     }
 
     /// Copies blocks from and to the numbers in `pairs`. On a device it only enqueues.
-    pub fn copy(&self, copy: &Copy, pairs: impl Iterator<Item = [u32; 2]>, stream: *mut c_void) -> Result<()> {
+    pub fn copy(&self, copy: &Copy, pairs: impl Iterator<Item = [u32; 2]>, stream: GivenStream) -> Result<()> {
         match self {
             // SAFETY: `find` and `reachable` asked the driver whether the device reaches the regions, whose makers vouch for them. The
             // stream is the program's, by the C contract.
@@ -258,14 +258,14 @@ impl Located {
     }
 
     /// Copies the bytes of one region to another of the same place. On a device it only enqueues.
-    pub fn copy_region(&self, from: &Region, to: &Region, stream: *mut c_void) -> Result<()> {
+    pub fn copy_region(&self, from: &Region, to: &Region, stream: GivenStream) -> Result<()> {
         if from.base() == 0 || to.base() == 0 || from.bytes() != to.bytes() {
             crate::bail!(NMC_ERR_INVALID_ARG, "{from:?} cannot be copied to {to:?}");
         }
         match self {
             // SAFETY: whoever made the regions vouches for them; the stream is the program's, by the C contract.
             Self::Device(device) => unsafe {
-                cuda::copy_on_stream(device, stream, from.base(), to.base(), from.bytes())
+                cuda::copy_on_stream(device, stream.raw(), from.base(), to.base(), from.bytes())
             },
             Self::Host => {
                 let bytes = usize::try_from(from.bytes()).unwrap_or(usize::MAX);
@@ -301,7 +301,7 @@ mod tests {
         let copy = Copy::new(four, placed(64, 2).unwrap()).unwrap();
         assert!(copy.check([3, 1]).is_ok() && copy.check([4, 1]).is_err() && copy.check([3, 2]).is_err());
         assert!(Copy::new(four, Placed { bytes: 9, ..four }).is_err());
-        let done = Located::Host.copy(&copy, [[0, 2]].into_iter(), std::ptr::null_mut());
+        let done = Located::Host.copy(&copy, [[0, 2]].into_iter(), GivenStream::NULL);
         assert!(done.is_err());
     }
 }

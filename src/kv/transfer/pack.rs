@@ -4,9 +4,9 @@
 use super::located::{Copy, Located, Placed};
 use crate::base::error::Result;
 use crate::base::memory;
+use crate::cuda::GivenStream;
 use crate::kv::place::Region;
 use crate::kv::place::arena::Group;
-use std::ffi::c_void;
 
 /// Which way blocks go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Located {
         groups: &[&Group],
         blocks: &[i32],
         packed: &Region,
-        stream: *mut c_void,
+        stream: GivenStream,
     ) -> Result<()> {
         let total: u64 = groups.iter().map(|group| group.geometry().block_bytes()).sum();
         let bytes = total.checked_mul(blocks.len() as u64).filter(|bytes| *bytes <= i64::MAX as u64);
@@ -69,7 +69,7 @@ impl Located {
     }
 
     /// Fails if [`Located::copy_blocks`] would.
-    pub fn check_copies(&self, groups: &[&Group], copies: &[[i32; 2]], stream: *mut c_void) -> Result<()> {
+    pub fn check_copies(&self, groups: &[&Group], copies: &[[i32; 2]], stream: GivenStream) -> Result<()> {
         self.check_stream(stream)?;
         check_numbers(groups, copies.iter().flatten().copied())?;
         let pairs = || copies.iter().map(|pair| pair.map(i32::unsigned_abs));
@@ -78,7 +78,7 @@ impl Located {
 
     /// Copies blocks to other blocks of the same groups. No block is written twice, or read and written: the caller has
     /// checked that.
-    pub fn copy_blocks(&self, groups: &[&Group], copies: &[[i32; 2]], stream: *mut c_void) -> Result<()> {
+    pub fn copy_blocks(&self, groups: &[&Group], copies: &[[i32; 2]], stream: GivenStream) -> Result<()> {
         let pairs = || copies.iter().map(|pair| pair.map(i32::unsigned_abs));
         for group in groups {
             let pieces = group.geometry().pieces(0..group.geometry().shape().layers);
@@ -89,7 +89,7 @@ impl Located {
     }
 
     /// Fails if there is a stream for host memory.
-    pub fn check_stream(&self, stream: *mut c_void) -> Result<()> {
+    pub fn check_stream(&self, stream: GivenStream) -> Result<()> {
         if !matches!(self, Self::Device(_)) && !stream.is_null() {
             crate::bail!(
                 NMC_ERR_INVALID_ARG,
