@@ -211,9 +211,38 @@ void on_disk_only() {
   GIVES(nmc_store_get_location(store, key, &meta), NMC_NOT_READY);
   GIVES(nmc_store_wait_ready(store, key, 0, 20000), NMC_NOT_READY);
   GIVES(nmc_store_wait_ready(store, key, NMC_WAIT_APPEAR, 20000), NMC_NOT_READY);
+  GIVES(nmc_store_wait_pages(store, key, 1, 0, 20000), NMC_NOT_READY);
+  GIVES(nmc_store_wait_pages(store, key, 1, NMC_WAIT_APPEAR, 20000), NMC_NOT_READY);
+  size_t pinned = 77;
+  nmc_status_t one = 77;
+  GIVES(nmc_store_pin_batch(store, &key, 1, &view, &pinned, &one), NMC_NOT_READY);
+  CHECK(pinned == 0 && one == NMC_NOT_READY);
   GIVES(nmc_store_retain(store, key, NMC_RETAIN_HARD, 0, 0), NMC_NOT_READY);
   OK(nmc_store_touch(store, key));
   CHECK(state_of(store, "key") == NMC_OBJECT_ON_DISK && get(store, "key") == value_of(1, 5000));
+
+  promise("what_takes_values_from_memory_or_to_disk_finds_nothing_to_do");
+  evict(store);
+  CHECK(offload(tier) == 0 && state_of(store, "key") == NMC_OBJECT_ON_DISK);
+  OK(nmc_tier_offload(tier, &key, 1, nullptr));
+
+  promise("a_watch_is_about_memory_alone");
+  nmc_completion_t completion{};
+  const auto completed = [&] {
+    size_t n = 0;
+    for (const double deadline = seconds_now() + 60; n == 0 && seconds_now() < deadline; sleep_ms(2)) {
+      OK(nmc_store_completions(store, &completion, 1, &n));
+    }
+    return n == 1;
+  };
+  OK(nmc_store_watch(store, slice_of("plain"), 0, 1));
+  CHECK(completed() && completion.token == 1 && completion.status == NMC_ERR_NOT_FOUND);
+  OK(nmc_store_watch(store, slice_of("plain"), NMC_WAIT_APPEAR, 2));
+  const nmc_slice_t plain = slice_of("plain");
+  OK(nmc_tier_prefetch(tier, &plain, 1, nullptr));
+  CHECK(completed() && completion.token == 2 && completion.status == NMC_OK);
+  evict(store);
+  CHECK(state_of(store, "plain") == NMC_OBJECT_ON_DISK);
 
   promise("metadata_goes_to_disk_with_the_value");
   char text[NMC_MAX_METADATA];
