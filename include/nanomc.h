@@ -380,8 +380,8 @@ nmc_status_t nmc_log_set_callback(nmc_log_fn callback,
 
 /**
  * Memory of the engine that is to be used instead of memory of the library. It stays the engine's, and must stay valid
- * until the world is destroyed in every process. It must be writable, and may be lent to only one heap at a time;
- * neither is checked for memory given by address.
+ * until the world is destroyed in every process. It may be lent to only one heap at a time, which is not checked. It
+ * must be writable, which is checked for file descriptors only.
  */
 typedef struct nmc_memory_t {
   /** One of `NMC_IMPORT_*`. */
@@ -1547,7 +1547,7 @@ nmc_status_t nmc_store_remove(struct nmc_store_t *store, struct nmc_slice_t key)
  * `*out_removed`, if not NULL; an object that is in both places, or is being replaced, counts once. To find those that
  * are only on disk, it reads the ends of all buckets. It takes one call of the master for every few thousand objects
  * that the store can hold. Otherwise like `nmc_store_remove`; also `NMC_ERR_BUSY` (values kept coming back into memory and
- * leaving the disk meanwhile: some may be left).
+ * leaving the disk meanwhile: some may be left), and `NMC_ERR_LIMIT` (no descriptor is left to read the disk; see `ulimit`).
  */
 nmc_status_t nmc_store_remove_by_prefix(struct nmc_store_t *store,
                                         struct nmc_slice_t prefix,
@@ -1832,7 +1832,8 @@ nmc_status_t nmc_store_retry_hint(struct nmc_store_t *store, int32_t rank, struc
  * Blocks only for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
  * `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored), `NMC_ERR_UNAVAILABLE` (the store's tier is not open, or cannot be
  * read yet, see `nmc_store_t`), `NMC_ERR_IO` and `NMC_ERR_CORRUPT` (the disk failed, or the list of a bucket is
- * damaged), `NMC_ERR_CANCELLED` (while it waited for the tier). After an error the cursor stays.
+ * damaged), `NMC_ERR_LIMIT` (no descriptor is left to read the disk; see `ulimit`), `NMC_ERR_CANCELLED` (while it waited for
+ * the tier). After an error the cursor stays.
  */
 nmc_status_t nmc_store_next(struct nmc_store_t *store,
                             uint64_t *cursor,
@@ -2140,8 +2141,8 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
 
 /**
  * A put or commit returns only when its value is on disk, safe from a power loss. Values that several callers wait for
- * at the same time are written and synced together. If a value cannot be written, the call returns `NMC_ERR_IO` or
- * `NMC_ERR_NO_SPACE`, and the value is only in memory: to try again, put it with `NMC_PUT_REPLACE`, commit once more,
+ * at the same time are written and synced together. If a value cannot be written, the call returns `NMC_ERR_IO`,
+ * `NMC_ERR_NO_SPACE` or `NMC_ERR_LIMIT` (see `nmc_tier_offload`), and the value is only in memory: to try again, put it with `NMC_PUT_REPLACE`, commit once more,
  * or call `nmc_tier_offload`. If it was evicted or removed before it was written, the call returns `NMC_ERR_STALE`.
  */
 #define NMC_TIER_WRITE_THROUGH 128
@@ -2591,7 +2592,9 @@ nmc_status_t nmc_tier_sync(struct nmc_tier_t *tier);
  * call ends when the disk is full of what it has written. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NO_SPACE`
  * (the file system, `capacity_bytes` or `max_objects` is used up; what fitted is written), `NMC_ERR_IO`,
  * `NMC_ERR_NO_MEMORY`, `NMC_ERR_PEER_LOST` (the heap of a rank cannot be read at the moment; what lies in the others
- * is written), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * is written), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_LIMIT`
+ * (the owner's process has no descriptor left, or must not make files that long: see `ulimit`), `NMC_ERR_OS` (it may not
+ * have another thread).
  */
 nmc_status_t nmc_tier_offload(struct nmc_tier_t *tier,
                               const struct nmc_slice_t *keys,

@@ -63,6 +63,18 @@ Process tier_process(const Place& place, int32_t rank) {
         words >> word;
         const auto is = [&word](const auto& one) { return one.first.compare(0, word.size(), word) == 0; };
         answer << found.size() << " " << std::count_if(found.begin(), found.end(), is);
+      } else if (verb == "walk") {  // what became of a scan, and of going through all keys
+        const auto each = [](void*, const nmc_tier_entry_t*) -> int32_t { return 1; };
+        if (tier != nullptr) answer << nmc_status_name(nmc_tier_scan(tier, each, nullptr)) << " ";
+        uint64_t cursor = 0, bytes = 0;
+        char key[256];
+        size_t length = 0;
+        nmc_status_t next = NMC_OK;
+        while (next == NMC_OK) next = nmc_store_next(client.store(), &cursor, key, sizeof key, &length, &bytes);
+        answer << nmc_status_name(next);
+      } else if (verb == "judge") {  // what became of a verify
+        nmc_tier_verified_t found = NMC_TIER_VERIFIED_INIT;
+        answer << nmc_status_name(nmc_tier_verify(tier, nullptr, nullptr, &found));
       } else if (verb == "verify") {  // values that are right, wrong, unreadable
         const nmc_tier_verified_t found = verified(tier);
         answer << found.objects << " " << found.corrupt << " " << found.unreadable;
@@ -267,6 +279,41 @@ void master_killed() {
   dismiss_clients(ranks);
 }
 
+// What an owner that was killed had begun to give up looks damaged until the next one has the directory.
+void damage_that_nobody_can_judge() {
+  Place place;
+  TierDir dir;
+  std::vector<Process> ranks = tiered(place);
+  REQUIRE(SAYS(ranks[0].ask("tier " + dir.path), "NMC_OK"));
+  REQUIRE(SAYS(ranks[1].ask("tier"), "NMC_OK"));
+  SAYS(ranks[1].ask("puts a/ 30 5000"), "30");
+  SAYS(ranks[0].ask("offload"), "30");
+  SAYS(ranks[0].ask("evict"), "NMC_OK");
+  SAYS(ranks[0].ask("walk"), "NMC_OK NMC_ERR_NOT_FOUND");
+  for (const auto& file : std::filesystem::directory_iterator(dir.path)) {
+    if (file.path().extension() != ".bucket") continue;
+    std::filesystem::resize_file(file.path(), 0);
+  }
+  promise("a_list_that_is_not_whole_is_corrupt_when_its_owner_keeps_it");
+  SAYS(ranks[2].ask("walk"), "NMC_ERR_CORRUPT");
+  promise("and_unavailable_while_there_is_no_owner");
+  ranks[0].kill9();
+  SAYS(ranks[2].ask("walk"), "NMC_ERR_UNAVAILABLE");
+  SAYS(ranks[1].ask("walk"), "NMC_ERR_UNAVAILABLE NMC_ERR_UNAVAILABLE");
+  SAYS(ranks[1].ask("judge"), "NMC_ERR_UNAVAILABLE");
+  promise("the_next_owner_judges_it");
+  ranks[0] = tier_process(place, 0);
+  REQUIRE(SAYS(ranks[0].reply(), "NMC_OK"));
+  REQUIRE(SAYS(ranks[0].ask("create"), "NMC_OK"));
+  SAYS(ranks[2].ask("walk"), "NMC_ERR_UNAVAILABLE");
+  REQUIRE(SAYS(ranks[0].ask("tier " + dir.path), "NMC_OK"));
+  saw_in_time(ranks[1].ask("await_put late 5000 1"), "rank 1 can write");
+  SAYS(ranks[1].ask("walk"), "NMC_OK NMC_ERR_NOT_FOUND");
+  SAYS(ranks[1].ask("gets a/ 30 5000"), "0");
+  SAYS(ranks[0].ask("untier"), "NMC_OK");
+  dismiss_clients(ranks);
+}
+
 void all_killed() {
   promise("when_all_are_killed_the_next_world_finds_what_was_on_disk_and_nothing_that_was_removed");
   TierDir dir;
@@ -301,6 +348,7 @@ int main() {
   skip_without_join();
   reading();
   master_killed();
+  damage_that_nobody_can_judge();
   all_killed();
   return finish();
 }

@@ -459,7 +459,7 @@ pub unsafe extern "C" fn nmc_store_remove(store: *mut nmc_store_t, key: nmc_slic
 /// `*out_removed`, if not NULL; an object that is in both places, or is being replaced, counts once. To find those that
 /// are only on disk, it reads the ends of all buckets. It takes one call of the master for every few thousand objects
 /// that the store can hold. Otherwise like `nmc_store_remove`; also `NMC_ERR_BUSY` (values kept coming back into memory and
-/// leaving the disk meanwhile: some may be left).
+/// leaving the disk meanwhile: some may be left), and `NMC_ERR_LIMIT` (no descriptor is left to read the disk; see `ulimit`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_remove_by_prefix(
     store: *mut nmc_store_t,

@@ -155,7 +155,9 @@ pub extern "C" fn nmc_tier_sync(tier: *mut nmc_tier_t) -> nmc_status_t {
 /// call ends when the disk is full of what it has written. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NO_SPACE`
 /// (the file system, `capacity_bytes` or `max_objects` is used up; what fitted is written), `NMC_ERR_IO`,
 /// `NMC_ERR_NO_MEMORY`, `NMC_ERR_PEER_LOST` (the heap of a rank cannot be read at the moment; what lies in the others
-/// is written), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// is written), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`, `NMC_ERR_LIMIT`
+/// (the owner's process has no descriptor left, or must not make files that long: see `ulimit`), `NMC_ERR_OS` (it may not
+/// have another thread).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_offload(
     tier: *mut nmc_tier_t,

@@ -33,8 +33,8 @@ pub const NMC_TIER_DELETE_TORN: u32 = 32;
 pub const NMC_TIER_EVENTS: u32 = 64;
 
 /// A put or commit returns only when its value is on disk, safe from a power loss. Values that several callers wait for
-/// at the same time are written and synced together. If a value cannot be written, the call returns `NMC_ERR_IO` or
-/// `NMC_ERR_NO_SPACE`, and the value is only in memory: to try again, put it with `NMC_PUT_REPLACE`, commit once more,
+/// at the same time are written and synced together. If a value cannot be written, the call returns `NMC_ERR_IO`,
+/// `NMC_ERR_NO_SPACE` or `NMC_ERR_LIMIT` (see `nmc_tier_offload`), and the value is only in memory: to try again, put it with `NMC_PUT_REPLACE`, commit once more,
 /// or call `nmc_tier_offload`. If it was evicted or removed before it was written, the call returns `NMC_ERR_STALE`.
 pub const NMC_TIER_WRITE_THROUGH: u32 = 128;
 

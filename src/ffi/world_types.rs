@@ -50,8 +50,8 @@ pub const NMC_RANK_GONE: u32 = 3;
 pub const NMC_RANK_LEFT: u32 = 4;
 
 /// Memory of the engine that is to be used instead of memory of the library. It stays the engine's, and must stay valid
-/// until the world is destroyed in every process. It must be writable, and may be lent to only one heap at a time;
-/// neither is checked for memory given by address.
+/// until the world is destroyed in every process. It may be lent to only one heap at a time, which is not checked. It
+/// must be writable, which is checked for file descriptors only.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nmc_memory_t {

@@ -4,18 +4,22 @@
 use crate::base::error::Result;
 use std::path::{Path, PathBuf};
 
-/// Fails with `NMC_ERR_NO_MEMORY` if a file may not become `bytes` long.
-pub fn check_file_size(bytes: u64) -> Result<()> {
+/// How long a file of this process may become; none if the kernel does not say.
+#[must_use]
+pub fn longest_file() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: getrlimit fills the struct it is given.
-    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0 && bytes > limit.rlim_cur {
-        crate::bail!(
-            NMC_ERR_NO_MEMORY,
-            "{bytes} bytes are needed, but RLIMIT_FSIZE (ulimit -f) allows {}",
-            limit.rlim_cur
-        );
+    (unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0).then_some(limit.rlim_cur)
+}
+
+/// Fails with `NMC_ERR_NO_MEMORY` if a file may not become `bytes` long.
+pub fn check_file_size(bytes: u64) -> Result<()> {
+    match longest_file().filter(|longest| bytes > *longest) {
+        Some(longest) => {
+            crate::bail!(NMC_ERR_NO_MEMORY, "{bytes} bytes are needed, but RLIMIT_FSIZE (ulimit -f) allows {longest}")
+        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Fails with `NMC_ERR_NO_MEMORY` if `bytes` of shared memory can be seen not to fit.

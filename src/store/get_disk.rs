@@ -280,6 +280,22 @@ impl Store {
         self.client.view().header().disk.load(Acquire) != disk.map.id()
     }
 
+    /// What it means that something is not whole that was come to on the way through everything on disk. An owner that was killed may
+    /// have been giving it up, and the next one goes on with that before this index ends.
+    #[must_use]
+    pub fn judge_list(&self, disk: &DiskAccess, error: Error) -> Error {
+        if error.status != NMC_ERR_CORRUPT {
+            return error;
+        }
+        // Nobody's entry: whoever answers is the owner.
+        let nothing = Request::Disk(CALL_SUSPECT, [u64::from(u32::MAX), 0], Vec::new());
+        if self.call_soon(&nothing, GRANT).is_ok() && !self.is_former(disk) {
+            return error;
+        }
+        let text = format!("{}; whether it was given up is known when the tier has an owner", error.message);
+        Error::new(NMC_ERR_UNAVAILABLE, text)
+    }
+
     /// What came of a read: counts it, and tells the owner of what cannot be read.
     pub(super) fn judge(
         &self,

@@ -136,7 +136,9 @@ impl Store {
         wanted: &mut Wanted<'_>,
     ) -> Result<NextOnDisk> {
         match disk.and_then(|disk| Some((disk, disk.map.view().space(self.namespace)?))) {
-            Some((disk, space)) => disk.reader.next(&disk.map, space, at, wanted),
+            Some((disk, space)) => {
+                disk.reader.next(&disk.map, space, at, wanted).map_err(|error| self.judge_list(disk, error))
+            }
             None => Ok((None, at)),
         }
     }

@@ -41,7 +41,7 @@ pub fn verify(
             _ if !map.is_still(entry) => {}
             ended => {
                 found.unreadable += 1;
-                why.get_or_insert(ended.err().unwrap_or(error));
+                why.get_or_insert_with(|| store.judge_list(&disk, ended.err().unwrap_or(error)));
             }
         }
     };
@@ -104,5 +104,5 @@ pub fn scan(store: &Store, each: &mut dyn FnMut(&Scanned<'_>) -> bool) -> Result
         why.get_or_insert_with(|| error.context(format!("the list of bucket {bucket}")));
         Ok(())
     })?;
-    why.map_or(Ok(()), Err)
+    why.map_or(Ok(()), |error| Err(store.judge_list(&disk, error)))
 }

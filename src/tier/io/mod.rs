@@ -14,7 +14,7 @@ mod sys;
 mod tests;
 
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_OS};
+use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_OS};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -175,6 +175,11 @@ pub fn error(call: &str, file: &str, cause: &std::io::Error) -> Error {
     let mut error = Error::os(&format!("{call}({file})"), cause);
     match cause.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => error.status = NMC_ERR_NO_SPACE,
+        // It may be raised, and no other file that goes helps.
+        Some(libc::EFBIG) => {
+            error.message.push_str("; raise the limit of file sizes (ulimit -f)");
+            error.status = NMC_ERR_LIMIT;
+        }
         Some(libc::ENOENT) => error.status = NMC_ERR_NOT_FOUND,
         Some(libc::EEXIST) => error.status = NMC_ERR_EXISTS,
         _ if error.status == NMC_ERR_OS => error.status = NMC_ERR_IO,

@@ -171,8 +171,18 @@ pub fn direct_align(fd: BorrowedFd<'_>) -> Option<(u32, u32)> {
     (asked && stat.stx_mask & mask != 0).then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align))
 }
 
+/// Fails if a file of this process may not become so long (RLIMIT_FSIZE): to try it would end the process by a signal.
+pub fn may_reach(bytes: u64) -> io::Result<()> {
+    match crate::mem::limits::longest_file() {
+        Some(longest) if bytes > longest => Err(io::Error::from_raw_os_error(libc::EFBIG)),
+        _ => Ok(()),
+    }
+}
+
 /// Makes a file this long.
 pub fn truncate(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    // Shorter it may be made in any case.
+    may_reach(bytes).or_else(|cause| if bytes <= found(fd)?.bytes { Ok(()) } else { Err(cause) })?;
     let bytes = i64::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
     // SAFETY: plain system call.
     checked(|| unsafe { libc::ftruncate(fd.as_raw_fd(), bytes) }).map(drop)
@@ -180,10 +190,7 @@ pub fn truncate(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
 
 /// Reserves space for the first `bytes` of a file and makes it that long.
 pub fn allocate(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
-    // It would end the process by a signal.
-    if crate::mem::limits::check_file_size(bytes).is_err() {
-        return Err(io::Error::from_raw_os_error(libc::EFBIG));
-    }
+    may_reach(bytes)?;
     fallocate(fd, 0, 0, bytes)
 }
 

@@ -3,6 +3,7 @@
 
 use crate::base::error::Result;
 use crate::base::memory;
+use crate::base::status::NMC_ERR_LIMIT;
 use crate::layout::disk::Spot;
 use crate::tier::backend::{self, FileId, Found, Storage};
 use crate::tier::config::Backend;
@@ -31,12 +32,12 @@ impl Files {
 
     /// Which buckets there are.
     pub fn find(&self) -> Result<Found> {
-        backend::find(&*self.storage, &*self.disk)
+        self.sparing(|| backend::find(&*self.storage, &*self.disk))
     }
 
     /// The list of a bucket, as of the last [`Files::find`].
     pub fn list(&self, bucket: u64) -> Result<(Tail, Vec<u8>)> {
-        self.storage.list(bucket)
+        self.sparing(|| self.storage.list(bucket))
     }
 
     /// The file of a record, opened before or now, with `anew` now in any case, and the block at which the record begins there.
@@ -51,7 +52,7 @@ impl Files {
                 }
             }
         }
-        let opened = self.storage.place(id).open(&*self.disk);
+        let opened = self.sparing(|| self.storage.place(id).open(&*self.disk));
         let mut open = self.open.lock();
         let former = open.iter().position(|(other, _)| *other == id).map(|at| open.remove(at));
         let file: Arc<dyn File> = match opened {
@@ -68,6 +69,24 @@ impl Files {
         drop(open);
         drop((former, oldest));
         Ok((file, block))
+    }
+
+    /// Where the process has no descriptor left, files that are kept open have to go for what is opened now.
+    fn sparing<T>(&self, open: impl Fn() -> Result<T>) -> Result<T> {
+        loop {
+            match open() {
+                Err(error) if error.status == NMC_ERR_LIMIT && self.close_one() => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    /// Closes the file that nobody has used for longest; false if none is open but for those that are being read.
+    fn close_one(&self) -> bool {
+        let mut open = self.open.lock();
+        let idle = open.iter().position(|(_, file)| Arc::strong_count(file) == 1).map(|at| open.remove(at));
+        drop(open);
+        idle.is_some()
     }
 
     #[cfg(test)]

@@ -96,7 +96,7 @@ impl Lists {
                     continue;
                 }
             }
-            if let Some(footer) = self.footer(files, bucket)?
+            if let Some(footer) = self.footer(files, map, bucket)?
                 && let Some((key, bytes, record)) = footer.find(map, space, record, wanted)?
             {
                 return Ok((Some((key, bytes)), (bucket << RECORD_BITS) + record + 1));
@@ -106,13 +106,13 @@ impl Lists {
     }
 
     /// See `DiskReader::key_of`.
-    pub fn key_of(&self, files: &Files, entry: &Entry) -> Result<Option<(Vec<u8>, Space)>> {
+    pub fn key_of(&self, files: &Files, map: &DiskMap, entry: &Entry) -> Result<Option<(Vec<u8>, Space)>> {
         let Spot { bucket, block } = entry.spot;
-        let mut footer = self.footer(files, bucket)?;
+        let mut footer = self.footer(files, map, bucket)?;
         if footer.is_none() {
             // It may be new: where buckets share a file, only the journal tells where they are.
             self.list(files)?;
-            footer = self.footer(files, bucket)?;
+            footer = self.footer(files, map, bucket)?;
         }
         let Some(footer) = footer else { return Ok(None) };
         let Ok(at) = footer.items.binary_search_by_key(&block, |item| item.block) else { return Ok(None) };
@@ -129,7 +129,7 @@ impl Lists {
         self.list(files)?;
         let buckets = Arc::clone(&self.0.lock().buckets);
         for bucket in &*buckets {
-            match self.footer(files, *bucket) {
+            match self.footer(files, map, *bucket) {
                 Ok(None) => {}
                 Ok(Some(footer)) if !footer.each(map, each)? => break,
                 Ok(Some(_)) => {}
@@ -154,8 +154,8 @@ impl Lists {
         Ok(())
     }
 
-    /// The footer of a bucket; `None` if it is gone.
-    fn footer(&self, files: &Files, bucket: u64) -> Result<Option<Arc<Footer>>> {
+    /// The footer of a bucket; `None` if it is gone, or nothing leads there.
+    fn footer(&self, files: &Files, map: &DiskMap, bucket: u64) -> Result<Option<Arc<Footer>>> {
         {
             let mut known = self.0.lock();
             if let Some(at) = known.footers.iter().position(|footer| footer.bucket == bucket) {
@@ -176,6 +176,8 @@ impl Lists {
         };
         let footer = match footer {
             Err(error) if error.status == NMC_ERR_NOT_FOUND => return Ok(None),
+            // Its owner makes an empty file under the name of a bucket that is gone, to take the name away for good.
+            Err(error) if error.status == NMC_ERR_CORRUPT && !leads_to(map, bucket) => return Ok(None),
             other => Arc::new(other.map_err(|error| error.context(format!("the footer of bucket {bucket}")))?),
         };
         let mut known = self.0.lock();
@@ -185,6 +187,12 @@ impl Lists {
         memory::push(&mut known.footers, Arc::clone(&footer))?;
         Ok(Some(footer))
     }
+}
+
+/// Whether an entry leads to a bucket.
+fn leads_to(map: &DiskMap, bucket: u64) -> bool {
+    let view = map.view();
+    (0..view.capacity()).any(|index| view.live(index).is_some_and(|(_, entry, _)| entry.spot.bucket == bucket))
 }
 
 fn busy(_: Busy) -> Error {

@@ -170,7 +170,7 @@ impl DiskReader for Reader {
     }
 
     fn key_of(&self, map: &DiskMap, entry: &DiskEntry) -> Result<Option<(Vec<u8>, Space)>> {
-        let found = self.lists.key_of(&self.files, &entry.entry);
+        let found = self.lists.key_of(&self.files, map, &entry.entry);
         // What is wrong with a bucket that has gone meanwhile is wrong with nothing.
         if self.is_still(map, entry) { found } else { Ok(None) }
     }

@@ -953,6 +953,46 @@ fn every_key_that_lives_is_listed_once() {
     assert!(error.message.contains("the footer of bucket 7"), "{error}");
 }
 
+/// Nobody is told of it: its owner makes an empty file of that name for a moment, to take the name away for good.
+#[test]
+fn a_bucket_to_which_nothing_leads_may_have_any_list() {
+    let tree = Tree::new();
+    let objects = [Object::new("one", 1, 100), Object::new("other", 2, 100)];
+    let ends = tree.fill(5, &objects[..1])[0];
+    tree.fill(6, &objects[1..]);
+    std::fs::write(tree.path(4), b"").unwrap();
+    let list = || {
+        let reader = tree.reader(Options::default());
+        let (mut keys, mut cursor) = (Vec::new(), 0);
+        loop {
+            match reader.next(&tree.map, SPACE, cursor, &mut |record| Ok(record.resident))? {
+                (Some((key, _)), next) => {
+                    keys.push(key);
+                    cursor = next;
+                }
+                (None, _) => return Ok::<_, Error>(keys),
+            }
+        }
+    };
+    assert_eq!(list().unwrap(), [b"one".to_vec(), b"other".to_vec()]);
+    std::fs::write(tree.path(5), b"").unwrap();
+    assert_eq!(list().unwrap_err().status, NMC_ERR_CORRUPT, "control: an entry leads there");
+    tree.end(ends.index);
+    assert_eq!(list().unwrap(), [b"other".to_vec()]);
+    let (mut seen, mut lost) = (Vec::new(), 0);
+    let reader = tree.reader(Options::default());
+    let mut each = |live: &Live<'_>| {
+        seen.push(live.key.to_vec());
+        Ok(true)
+    };
+    let mut told = |_, _| {
+        lost += 1;
+        Ok(())
+    };
+    reader.each(&tree.map, &mut each, &mut told).unwrap();
+    assert_eq!((seen, lost), (vec![b"other".to_vec()], 0));
+}
+
 #[test]
 fn the_owner_finds_every_flip_of_a_record() {
     let objects = [

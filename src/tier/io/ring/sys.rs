@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "the kernel reads and writes memory by address")]
 
 use super::super::hitch::{self, By, Met};
-use super::super::sys::{found, path_of};
+use super::super::sys::{found, may_reach, path_of};
 use super::super::{FixedBuffer, Options, ended, error};
 use super::{DEEPEST, HANDED_OVER, LONG_FLIGHT, LONGEST, LOOKED_AT, PIECES, REQUEST, go_on_from, joined};
 use crate::base::error::{Error, Result};
@@ -251,6 +251,8 @@ impl Rings {
     /// Writes to several places of a file, in requests that are in flight together. Nobody waits for a part of what is written, so the
     /// kernel splits it.
     pub fn write(&self, fd: BorrowedFd<'_>, from: &[(u64, &[u8])]) -> std::result::Result<(), Stopped> {
+        let end = from.iter().map(|(offset, from)| offset.saturating_add(from.len() as u64)).max();
+        may_reach(end.unwrap_or(0)).map_err(Stopped::Os)?;
         let places = from.iter().map(|(offset, from)| (*offset, from.as_ptr() as u64, from.len()));
         let pieces = split(fd, places, LONGEST)?;
         // SAFETY: the slices are borrowed until this returns, and on this way the kernel only reads them.
