@@ -233,8 +233,11 @@ void moves() {
   GIVES(nmc_kv_move_after(none.kv, nullptr), NMC_ERR_INVALID_ARG);
 
   promise("what moves come after is a stream, or nothing on the host");
-  const nmc_kv_after_t event = {NMC_KV_AFTER_EVENT, 0, nullptr}, nothing = {NMC_KV_AFTER_NOTHING, 0, nullptr};
+  int some_event = 0;  // is not looked at
+  const nmc_kv_after_t event = {NMC_KV_AFTER_EVENT, 0, &some_event}, none_at_all = {NMC_KV_AFTER_EVENT, 0, nullptr};
+  const nmc_kv_after_t nothing = {NMC_KV_AFTER_NOTHING, 0, nullptr};
   FAILS(nmc_kv_move_after(m.kv, &event), NMC_ERR_INVALID_ARG, "give a stream");
+  FAILS(nmc_kv_move_after(m.kv, &none_at_all), NMC_ERR_INVALID_ARG, "NULL");
   OK(nmc_kv_move_after(m.kv, &nothing));
   FAILS(nmc_kv_attach_store(m.kv, m.store.get()), NMC_ERR_EXISTS, "already");
 
