@@ -52,6 +52,8 @@ void file_sizes() {
       uint64_t written = 0;
       CHECK(nmc_tier_offload(tier, nullptr, 0, &written) == NMC_ERR_LIMIT && written == 0);
       CHECK(nmc_tier_sync(tier) == NMC_ERR_LIMIT);
+      CHECK(nmc_tier_evict(tier, 0, &written) == NMC_ERR_LIMIT);
+      CHECK(tier_stats(tier).degraded == 0);
       for (int i = 1; i < 20; ++i) CHECK(get(store, key_of(i)) == value_at(i));
     }
     promise("it_goes_on_when_they_may_grow_again");

@@ -25,7 +25,7 @@ pub const NMC_ERR_VERSION: i32 = -4;
 pub const NMC_ERR_UNSUPPORTED: i32 = -5;
 /// Memory could not be reserved.
 pub const NMC_ERR_NO_MEMORY: i32 = -6;
-/// A limit was reached: file descriptors, handles, nesting, table entries.
+/// A limit was reached: file descriptors, sizes of files, handles, nesting, table entries.
 pub const NMC_ERR_LIMIT: i32 = -7;
 /// The deadline passed first.
 pub const NMC_ERR_TIMEOUT: i32 = -8;

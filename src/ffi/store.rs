@@ -252,7 +252,8 @@ unsafe fn rows_of(address: u64, rows: usize, row_bytes: usize, stride: usize) ->
 /// being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a
 /// checksum is wrong, and the buffer does not have the value, or the object's header was overwritten),
 /// `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory),
-/// `NMC_ERR_IO` (the disk failed), `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
+/// `NMC_ERR_IO` (the disk failed), `NMC_ERR_LIMIT` (no descriptor is left to read the disk; see `ulimit`),
+/// `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
 /// `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_get(

@@ -134,8 +134,9 @@ pub extern "C" fn nmc_tier_close(tier: *mut nmc_tier_t) -> nmc_status_t {
 /// before, and all values that count as written. It does not write values; `nmc_tier_offload` does.
 ///
 /// Blocks until the disk is done. Outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
-/// Statuses: `NMC_ERR_IO` (the disk refuses, see `degraded` of `nmc_tier_stats_t`), `NMC_ERR_NO_SPACE`,
-/// `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// Statuses: `NMC_ERR_IO` (the disk refuses, see `degraded` of `nmc_tier_stats_t`), `NMC_ERR_NO_SPACE`, `NMC_ERR_LIMIT`
+/// (as for `nmc_tier_offload`), `NMC_ERR_NO_MEMORY`, `NMC_ERR_CANCELLED` (the tier is being closed),
+/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_tier_sync(tier: *mut nmc_tier_t) -> nmc_status_t {
     guard(|| with(tier, |open| open.tier.sync()))
@@ -315,7 +316,8 @@ pub extern "C" fn nmc_tier_release(tier: *mut nmc_tier_t, loan: u64) -> nmc_stat
 /// Blocks until the disk is done. Outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
 /// Statuses: `NMC_ERR_IO` (the disk refuses), `NMC_ERR_NO_SPACE` (the journal must record that a bucket goes before it
 /// goes; it is full, and the file system has no room for a new one: that bucket and those after it stay),
-/// `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+/// `NMC_ERR_LIMIT` (as for `nmc_tier_offload`), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`,
+/// `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_evict(tier: *mut nmc_tier_t, keep_bytes: u64, out_evicted: *mut u64) -> nmc_status_t {
     guard(|| {

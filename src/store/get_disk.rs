@@ -101,6 +101,13 @@ impl Client {
     }
 }
 
+/// What an owner may be giving up, or may keep.
+#[cold]
+fn not_judged(error: &Error) -> Error {
+    let text = format!("{}; whether it was given up is known when the tier has an owner", error.message);
+    Error::new(NMC_ERR_UNAVAILABLE, text)
+}
+
 impl Store {
     /// The disk below the store, if there is one, for a read: it does not wait long for a master that does not answer.
     #[inline]
@@ -292,8 +299,7 @@ impl Store {
         if self.call_soon(&nothing, GRANT).is_ok() && !self.is_former(disk) {
             return error;
         }
-        let text = format!("{}; whether it was given up is known when the tier has an owner", error.message);
-        Error::new(NMC_ERR_UNAVAILABLE, text)
+        not_judged(&error)
     }
 
     /// What came of a read: counts it, and tells the owner of what cannot be read.
@@ -313,20 +319,13 @@ impl Store {
                 // It looks itself. If it cannot be reached, or does not answer soon, the next one who reads tells it.
                 let suspect = Request::Disk(CALL_SUSPECT, [entry.index.into(), entry.word], Vec::new());
                 let told = self.call_soon(&suspect, GRANT);
-                if error.status == NMC_ERR_NOT_FOUND {
-                    // Whoever gave the file up may have been killed before the entry ended, and the next owner takes it away first.
-                    return match told {
-                        Ok(_) if self.is_former(disk) => Ok(false),
-                        Ok(_) => Err(Error::new(NMC_ERR_CORRUPT, error.message.clone())),
-                        Err(_) => {
-                            let text = format!(
-                                "{}; whether it was given up is known when the tier has an owner",
-                                error.message
-                            );
-                            Err(Error::new(NMC_ERR_UNAVAILABLE, text))
-                        }
-                    };
-                }
+                // Whoever gave the file up may have been killed before the entry ended, and the next owner takes it away first: then it
+                // is not there, or empty for a moment.
+                return match told {
+                    Ok(_) if self.is_former(disk) => Ok(false),
+                    Ok(_) => Err(Error::new(NMC_ERR_CORRUPT, error.message.clone())),
+                    Err(_) => Err(not_judged(error)),
+                };
             }
             Err(_) => {}
         }

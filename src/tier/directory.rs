@@ -25,11 +25,15 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
 
 /// Marks that wait to be written, at most: after that the disk counts as refusing.
 const MOST_NOTES: usize = 1 << 20;
 /// Files that were taken away and are not cut yet, at most: each is an open descriptor.
 const UNCUT: usize = 16;
+/// How long nobody tries to write down what others had to say, when that was refused: each try writes everything. Tests on a simulated
+/// disk do not depend on time.
+const REFUSED_FOR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_millis(100) };
 
 /// A bucket.
 #[derive(Debug, Clone)]
@@ -106,6 +110,8 @@ pub struct Directory {
     /// Marks that were noted, and those that were written.
     noted: AtomicU64,
     written: AtomicU64,
+    /// When the last ones were refused, if they were.
+    refused: Mutex<Option<Instant>>,
     buckets: Mutex<Vec<Bucket>>,
     /// Of buckets that do not count, and are still there.
     aside_blocks: u64,
@@ -175,6 +181,7 @@ impl Directory {
             queue: Mutex::default(),
             noted: AtomicU64::new(0),
             written: AtomicU64::new(0),
+            refused: Mutex::new(None),
             buckets: Mutex::new(buckets),
             aside_blocks: recovered.aside_blocks,
             next_bucket: AtomicU64::new(last_bucket.max(reserved) + 1),
@@ -240,6 +247,30 @@ impl Directory {
         if self.written.load(Acquire) >= target && !(mine && self.degraded.load(Relaxed)) {
             return Ok(());
         }
+        // What was refused is tried again by whoever has something to say, and by others now and then.
+        if !mine && self.refused.lock().is_some_and(|then| then.elapsed() < REFUSED_FOR) {
+            return Ok(());
+        }
+        let written = self.write_notes();
+        if let (Err(error), true) = (&written, mine && self.trouble().is_none()) {
+            return Err(not_safe(error));
+        }
+        match self.trouble() {
+            Some(error) if mine => Err(not_safe(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes what was noted before this; fails if that cannot be done now.
+    fn settle_all(&self) -> Result<()> {
+        let target = self.noted.load(Acquire);
+        if self.written.load(Acquire) >= target {
+            return Ok(());
+        }
+        self.write_notes()
+    }
+
+    fn write_notes(&self) -> Result<()> {
         let mut journal = self.journal.lock();
         let noted = self.noted.load(Acquire);
         let Queue { mut notes, sync, lost } = std::mem::take(&mut *self.queue.lock());
@@ -255,15 +286,10 @@ impl Directory {
         if written.is_ok() || self.degraded.load(Acquire) {
             self.written.fetch_max(noted, Release);
         }
+        *self.refused.lock() = written.is_err().then(Instant::now);
         drop(journal);
         self.report();
-        if let (Err(error), true) = (&written, mine && self.trouble().is_none()) {
-            return Err(not_safe(error));
-        }
-        match self.trouble() {
-            Some(error) if mine => Err(not_safe(&error)),
-            _ => Ok(()),
-        }
+        written
     }
 
     /// Notes that could not be written come first the next time; false if they cannot be kept.
@@ -544,7 +570,20 @@ impl Directory {
             return;
         }
         // A file that comes back after a power loss must be known to be gone, or it is one that is damaged.
-        let known = self.journal.lock().sync().inspect_err(|error| self.blame(error)).is_ok();
+        let known = match self.journal.lock().sync() {
+            Ok(()) => true,
+            Err(error) if is_the_disks(&error) || files.len() > UNCUT => {
+                self.blame(&error);
+                false
+            }
+            // It may be possible later.
+            Err(_) => {
+                let mut leaving = self.leaving.lock();
+                let newer = std::mem::replace(&mut leaving.files, files);
+                newer.into_iter().for_each(|file| _ = memory::push(&mut leaving.files, file));
+                return;
+            }
+        };
         for file in files {
             // If it is not cut, the space comes back when the last one closes it.
             let _ = if known { file.truncate(0) } else { Ok(()) };
@@ -577,6 +616,13 @@ impl Directory {
             wasted = over.iter().map(|(_, blocks)| blocks).sum();
             self.storage.give_back(bucket, &over)
         })();
+        if let Err(error) = &given_back
+            && !is_the_disks(error)
+        {
+            // What was given back is so once more.
+            self.dying_again(bucket, dying);
+            return given_back.map(drop);
+        }
         // What was not given back counts, and comes with the whole bucket.
         let mut buckets = self.buckets.lock();
         if let Ok(at) = buckets.binary_search_by_key(&bucket, |bucket| bucket.id) {

@@ -10,7 +10,7 @@ use super::format::{
 use super::io::{Disk, File};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NO_SPACE};
+use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE};
 use std::sync::Arc;
 
 /// Records that a fresh journal has room for beyond those it begins with: 4 MiB.
@@ -267,7 +267,8 @@ impl Journal {
             return self.begin_anew(entries);
         }
         if let Err(error) = self.file.write(&bytes, self.next * JOURNAL_RECORD as u64) {
-            self.in_doubt = true;
+            // What must not be so long is as it was.
+            self.in_doubt |= error.status != NMC_ERR_LIMIT;
             return self.begin_anew(entries).map_err(|second| worse(error, &second));
         }
         self.next = end;
@@ -305,7 +306,7 @@ impl Journal {
         self.failed = true;
         self.state.tidy();
         self.try_anew(entries).or_else(|error| match error.status {
-            NMC_ERR_NO_SPACE => Err(error),
+            NMC_ERR_NO_SPACE | NMC_ERR_LIMIT => Err(error),
             _ => self.try_anew(entries),
         })
     }
@@ -314,10 +315,12 @@ impl Journal {
         if self.begun % ERA == ERA - 1 {
             crate::bail!(NMC_ERR_IO, "the journal was written anew {ERA} times: the tier has to be opened again");
         }
-        self.begun += 1;
-        let (file, next) = match write_whole(&*self.disk, self.tier_id, self.begun, &self.state, entries) {
+        let number = self.begun + 1;
+        let (file, next) = match write_whole(&*self.disk, self.tier_id, number, &self.state, entries) {
             Ok(written) => written,
             Err(Refused { error, named }) => {
+                // A number that no name was made of is there for the next try: there may be very many.
+                self.begun += u64::from(named);
                 // The sync of the directory may have failed, and the name may last.
                 self.names_in_doubt |= named;
                 self.in_doubt |= named && !entries.is_empty();
@@ -326,7 +329,7 @@ impl Journal {
         };
         self.file = file;
         let _ = self.disk.unlink(&journal_name(self.number));
-        (self.number, self.failed, self.in_doubt) = (self.begun, false, false);
+        (self.begun, self.number, self.failed, self.in_doubt) = (number, number, false, false);
         (self.next, self.room, self.durable, self.settled) = (next, next + room_for(next), next, next);
         entries.iter_mut().for_each(|entry| self.state.apply(entry));
         Ok(())
@@ -375,8 +378,9 @@ fn write_whole(
 
 #[cold]
 fn worse(first: Error, second: &Error) -> Error {
-    // A full disk is not a broken one.
-    let status = if second.status == NMC_ERR_NO_SPACE { second.status } else { first.status };
+    // A full disk is not a broken one, nor is one on which no file may be opened.
+    let passes = matches!(second.status, NMC_ERR_NO_SPACE | NMC_ERR_LIMIT);
+    let status = if passes { second.status } else { first.status };
     Error::new(status, format!("{}; and then {}", first.message, second.message))
 }
 

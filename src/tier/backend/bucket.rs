@@ -11,7 +11,7 @@ use super::{
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::point::reach;
-use crate::base::status::NMC_ERR_NOT_FOUND;
+use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::layout::disk::Spot;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -143,10 +143,14 @@ impl Storage for Buckets {
 
     fn take_away(&self, bucket: u64) -> Result<Option<Box<dyn File>>> {
         let name = bucket_name(bucket);
-        let file = self.disk.open(&name, true).ok();
+        let file = match self.disk.open(&name, true) {
+            // If others have it open, nobody would take its space: later.
+            Err(error) if error.status == NMC_ERR_LIMIT => return Err(error),
+            opened => opened.ok(),
+        };
+        // First, so that the bucket counts as long as anything of it is there.
+        take_away(&*self.disk, &meta_name(bucket))?;
         take_away(&*self.disk, &name)?;
-        // One that stays is taken away by whoever opens the directory next.
-        let _ = self.disk.unlink(&meta_name(bucket));
         Ok(file)
     }
 

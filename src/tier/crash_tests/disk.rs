@@ -3,6 +3,7 @@
 
 use super::ledger::{Moments, TIER};
 use crate::base::error::Result;
+use crate::base::status::NMC_ERR_LIMIT;
 use crate::tier::backend::DATA_NAME;
 use crate::tier::format::{
     Entry, JOURNAL_RECORD, SUPER_NAME, bucket_id, encode_entry, journal_number, journal_temporary_number,
@@ -301,7 +302,9 @@ impl File for WatchedFile {
         let half = bytes.len() / 2;
         self.file.write(&bytes[..half], offset)?;
         self.shared.moment();
-        self.file.write(&bytes[half..], offset + half as u64)
+        let rest = || self.file.write(&bytes[half..], offset + half as u64);
+        // What must not be so long is refused before anything is written: half of it tells that it may be.
+        rest().or_else(|error| if error.status == NMC_ERR_LIMIT { rest() } else { Err(error) })
     }
 
     fn datasync(&self) -> Result<()> {

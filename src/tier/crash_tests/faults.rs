@@ -81,6 +81,9 @@ const EVERYTHING: &[Op] = &[
     Op::Sync,
 ];
 
+/// What the cases below were found with.
+const OF_THE_DISK: [Fault; 3] = [Fault::Eio, Fault::Eio, Fault::Enospc];
+
 /// Opens a directory; faults may hit that a few times.
 fn open(watched: &Watched, config: &Config) -> Result<Master, Violation> {
     let mut failures = watched.sim().failures();
@@ -151,7 +154,12 @@ fn counts_right(watched: &Watched, config: &Config, master: &mut Master) -> Chec
 }
 
 /// A workload by chance with a few faults, often close together. Gives how many images were looked at.
-fn run_any(backend: Backend, seed: u64, any_op: fn(&mut Random) -> Op) -> Result<u64, Violation> {
+fn run_any(
+    backend: Backend,
+    seed: u64,
+    any_op: fn(&mut Random) -> Op,
+    faults: &[Fault],
+) -> Result<u64, Violation> {
     let mut rng = Random(seed);
     let config = config(backend, rng.below(4) == 0);
     let config = Config { meta: backend == Backend::Bucket && seed.is_multiple_of(3), ..config };
@@ -160,8 +168,7 @@ fn run_any(backend: Backend, seed: u64, any_op: fn(&mut Random) -> Op) -> Result
     for _ in 0..1 + rng.below(2) {
         let mut at = rng.below(250);
         for _ in 0..1 + rng.below(3) {
-            let fault = [Fault::Eio, Fault::Eio, Fault::Enospc][rng.below(3) as usize];
-            sim.fail_at(at, fault);
+            sim.fail_at(at, faults[rng.below(faults.len() as u32) as usize]);
             at += 1 + rng.below(3);
         }
     }
@@ -202,11 +209,11 @@ fn run_all(config: &Config, faults: &[Fault], step: usize, mistake: Option<Mista
     Ok((all, failed))
 }
 
-/// Every operation fails in every way, or one of 13 in one way.
+/// Every operation fails in every way, or one of 29 in three ways.
 fn whichever_fails(config: &Config) {
     // A sync that fails with EIO is a failed sync.
-    let all = [Fault::Eio, Fault::Enospc, Fault::Full, Fault::FailedSync];
-    let (faults, step) = if asked().is_some() { (&all[..], 1) } else { (&all[..1], 13) };
+    let all = [Fault::Eio, Fault::Emfile, Fault::Efbig, Fault::Enospc, Fault::Full, Fault::FailedSync];
+    let (faults, step) = if asked().is_some() { (&all[..], 1) } else { (&all[..3], 29) };
     let (operations, failed) = run_all(config, faults, step, None).unwrap_or_else(|wrong| panic!("{wrong}"));
     assert!(failed > 20, "only {failed} failures");
     let (name, meta) = (config.backend.name(), config.meta);
@@ -240,7 +247,7 @@ fn whatever_fails_meanwhile_nothing_that_was_promised_is_lost() {
     for backend in BACKENDS {
         let (wanted, mut images, mut seed, name) = (asked().unwrap_or(500), 0, 1, backend.name());
         while images < wanted {
-            let run = run_any(backend, seed, any_op);
+            let run = run_any(backend, seed, any_op, &[Fault::Eio, Fault::Emfile, Fault::Enospc, Fault::Efbig]);
             images += run.unwrap_or_else(|wrong| panic!("{name}, seed {seed}, image {images}: {wrong}"));
             seed += 1;
         }
@@ -252,32 +259,32 @@ fn whatever_fails_meanwhile_nothing_that_was_promised_is_lost() {
 /// record.
 #[test]
 fn a_folder_that_may_come_back_comes_back_whole() {
-    run_any(Backend::File, 85, any_simple_op).unwrap_or_else(|wrong| panic!("{wrong}"));
+    run_any(Backend::File, 85, any_simple_op, &OF_THE_DISK).unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
 /// It kept its name, which the failed sync had lost, and counted when the directory was opened again.
 #[test]
 fn a_folder_whose_seal_failed_does_not_count_later() {
-    run_any(Backend::File, 1769, any_simple_op).unwrap_or_else(|wrong| panic!("{wrong}"));
+    run_any(Backend::File, 1769, any_simple_op, &OF_THE_DISK).unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
 /// The seal failed, and there was no room for the mark that the bucket is gone: what was replaced later came back by it.
 #[test]
 fn a_bucket_that_may_come_back_and_is_not_marked_ends_writing() {
-    run_any(Backend::File, 3168, any_simple_op).unwrap_or_else(|wrong| panic!("{wrong}"));
+    run_any(Backend::File, 3168, any_simple_op, &OF_THE_DISK).unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
 /// A directory could not be made, its head could not be taken away, and its journal was: it counted as damaged.
 #[test]
 fn a_directory_that_could_not_be_made_is_not_damaged() {
-    run_any(Backend::Bucket, 1614, any_simple_op).unwrap_or_else(|wrong| panic!("{wrong}"));
+    run_any(Backend::Bucket, 1614, any_simple_op, &OF_THE_DISK).unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
 /// It had a file for values, which was taken away together with the head; the sync failed, and a power loss brought back that file alone:
 /// it counted as damaged.
 #[test]
 fn a_directory_that_could_not_be_made_has_no_values_without_a_head() {
-    run_any(Backend::Offset, 1382, any_op).unwrap_or_else(|wrong| panic!("{wrong}"));
+    run_any(Backend::Offset, 1382, any_op, &OF_THE_DISK).unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
 #[test]

@@ -151,6 +151,7 @@ impl Directory {
         let mut begun = false;
         let sealed = written.and_then(|(stored, total, mut draft)| {
             // What these values replaced must not come back in their place after a power loss, though its epoch may be higher.
+            self.settle_all()?;
             self.journal.lock().sync()?;
             begun = true;
             draft.seal(&self.journal)?;

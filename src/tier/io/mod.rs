@@ -177,7 +177,7 @@ pub fn error(call: &str, file: &str, cause: &std::io::Error) -> Error {
         Some(libc::ENOSPC | libc::EDQUOT) => error.status = NMC_ERR_NO_SPACE,
         // It may be raised, and no other file that goes helps.
         Some(libc::EFBIG) => {
-            error.message.push_str("; raise the limit of file sizes (ulimit -f)");
+            error.message.push_str("; see the limit of file sizes (ulimit -f), and that of the file system");
             error.status = NMC_ERR_LIMIT;
         }
         Some(libc::ENOENT) => error.status = NMC_ERR_NOT_FOUND,

@@ -293,7 +293,7 @@ fn a_file_that_cannot_be_made_leaves_nothing() {
         let folder = folder();
         let disk = real(folder.path(), options);
         let error = disk.create("huge", 1 << 62).err().unwrap();
-        assert!([NMC_ERR_IO, NMC_ERR_NO_SPACE].contains(&error.status), "{error}");
+        assert!([NMC_ERR_LIMIT, NMC_ERR_NO_SPACE].contains(&error.status), "{error}");
         assert!(error.message.contains("huge, 4611686018427387904 bytes"), "{error}");
         assert_eq!(names(&disk), []);
     }
@@ -468,6 +468,7 @@ fn errors_have_the_status_that_a_caller_can_act_on() {
         (libc::ENOENT, NMC_ERR_NOT_FOUND),
         (libc::EEXIST, NMC_ERR_EXISTS),
         (libc::EMFILE, NMC_ERR_LIMIT),
+        (libc::EFBIG, NMC_ERR_LIMIT),
         (libc::ENOMEM, NMC_ERR_NO_MEMORY),
         (libc::EIO, NMC_ERR_IO),
         (libc::EROFS, NMC_ERR_IO),

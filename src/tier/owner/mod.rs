@@ -21,7 +21,8 @@ use crate::base::log;
 use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{
-    NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_INTERNAL, NMC_ERR_INVALID_ARG, NMC_ERR_NO_SPACE, NMC_ERR_UNAVAILABLE,
+    NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_INTERNAL, NMC_ERR_INVALID_ARG, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE,
+    NMC_ERR_UNAVAILABLE,
 };
 use crate::layout::disk::{Entry, Spot};
 use crate::layout::store::MAX_NAMESPACES;
@@ -632,7 +633,7 @@ impl Owner {
             held_back = self.throttle.lock().held_back(Instant::now());
             if held_back.is_none() && !paused && self.directory.trouble().is_none() && (!full || beat_is_over) {
                 let wrote = self.write_ahead(memory);
-                full = wrote.as_ref().is_err_and(|error| error.status == NMC_ERR_NO_SPACE);
+                full = wrote.as_ref().is_err_and(|error| [NMC_ERR_NO_SPACE, NMC_ERR_LIMIT].contains(&error.status));
                 more |= wrote.unwrap_or(false);
             }
             if beat_is_over {

@@ -1,6 +1,7 @@
 //! What is written, when, and how much of it at a time.
 
 use super::*;
+use crate::mem::limits;
 
 /// Values of which the master is told something small at a time: puts wait meanwhile.
 const TOLD_TOGETHER: usize = 16;
@@ -54,7 +55,7 @@ impl Owner {
                 match self.write_bucket(memory, &items) {
                     Ok(more) => written += more,
                     // Smaller ones may have room.
-                    Err(error) if error.status == NMC_ERR_NO_SPACE => no_space = Some(error),
+                    Err(error) if [NMC_ERR_NO_SPACE, NMC_ERR_LIMIT].contains(&error.status) => no_space = Some(error),
                     Err(error) => return Err(error),
                 }
             }
@@ -93,7 +94,9 @@ impl Owner {
             // So that what leaves to make room for it is a small part of what there is.
             capacity => (capacity / 4).max(1 << 16),
         };
-        self.config.bucket_bytes.min((heap / 40).max(1 << 20)).min(share)
+        // No longer than a file may be, with its lists and what values do not fill.
+        let file = limits::longest_file().map_or(u64::MAX, |longest| longest - (longest / 2).min(8 << 20));
+        self.config.bucket_bytes.min((heap / 40).max(1 << 20)).min(share).min(file)
     }
 
     /// The next objects that are to be written, up to a bucket full. Gives whether there may be more.
@@ -134,8 +137,9 @@ impl Owner {
         if items.is_empty() {
             return Ok(false);
         }
+        let written = self.write_bucket(memory, &items)?;
         self.throttle.lock().spend(items.iter().map(|item| item.bytes).sum());
-        Ok(self.write_bucket(memory, &items)? > 0 && more)
+        Ok(written > 0 && more)
     }
 
     /// Writes everything, a bucket at a time; gives how many values.
@@ -145,7 +149,7 @@ impl Owner {
             master.begin_walk();
             Ok(())
         })?;
-        let (mut written, mut in_pass) = (0, 0);
+        let (mut written, mut in_pass, mut refused) = (0, 0, None);
         *self.unread.lock() = None;
         let first = self.directory.next_bucket();
         loop {
@@ -156,15 +160,19 @@ impl Owner {
                 return Err(closing());
             }
             if !items.is_empty() {
-                let now = self.write_bucket(memory, &items)?;
-                (written, in_pass) = (written + now, in_pass + now);
+                match self.write_bucket(memory, &items) {
+                    Ok(now) => (written, in_pass) = (written + now, in_pass + now),
+                    // One that is too long for a file keeps no others from it.
+                    Err(error) if error.status == NMC_ERR_LIMIT => refused = Some(error),
+                    Err(error) => return Err(error),
+                }
                 self.do_short_jobs(memory);
             }
             // What was written leaves again to make room: the disk holds no more.
             let over = self.newest_evicted.load(Relaxed) >= first;
             // A pass in which nothing was found is the last: what came or was passed over meanwhile was looked at.
             if over || !more && std::mem::take(&mut in_pass) == 0 {
-                return self.all_was_read(written);
+                return refused.map_or_else(|| self.all_was_read(written), Err);
             }
         }
     }

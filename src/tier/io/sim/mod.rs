@@ -35,6 +35,10 @@ pub enum Fault {
     Full,
     /// A sync fails and gives up what it was to write.
     FailedSync,
+    /// Nothing can be opened: the process has no descriptor left. A folder is made all the same.
+    Emfile,
+    /// Nothing becomes longer, and nothing is written: files must not be so long.
+    Efbig,
 }
 
 /// A simulated directory, or a folder in it. Clones are the same directory.
@@ -191,7 +195,12 @@ impl State {
     fn suffer(&mut self, fault: Option<Fault>, may: &[Fault]) -> Option<io::Error> {
         let fault = fault.filter(|fault| may.contains(fault))?;
         self.failures += 1;
-        Some(os(if matches!(fault, Fault::Enospc | Fault::Full) { libc::ENOSPC } else { libc::EIO }))
+        Some(os(match fault {
+            Fault::Enospc | Fault::Full => libc::ENOSPC,
+            Fault::Eio | Fault::FailedSync => libc::EIO,
+            Fault::Emfile => libc::EMFILE,
+            Fault::Efbig => libc::EFBIG,
+        }))
     }
 }
 
@@ -274,7 +283,7 @@ impl SimDisk {
 impl Disk for SimDisk {
     fn list(&self) -> Result<Vec<Listed>> {
         let (mut state, fault) = self.begin();
-        if let Some(cause) = state.suffer(fault, &[Fault::Eio]) {
+        if let Some(cause) = state.suffer(fault, &[Fault::Eio, Fault::Emfile]) {
             return Err(error("readdir", "", &cause));
         }
         let there = |((folder, name), versions): (&(Folder, String), &Versions<Option<usize>>)| {
@@ -288,7 +297,8 @@ impl Disk for SimDisk {
     fn create(&self, name: &str, bytes: u64) -> Result<Box<dyn File>> {
         check_name(name)?;
         let (mut state, fault) = self.begin();
-        if let Some(cause) = state.suffer(fault, &[Fault::Eio, Fault::Enospc, Fault::Full]) {
+        let may = [Fault::Eio, Fault::Enospc, Fault::Full, Fault::Emfile, Fault::Efbig];
+        if let Some(cause) = state.suffer(fault, &may) {
             return Err(error("fallocate", name, &cause));
         }
         if state.any(self.folder, name).is_some() {
@@ -309,7 +319,7 @@ impl Disk for SimDisk {
     fn open(&self, name: &str, write: bool) -> Result<Box<dyn File>> {
         check_name(name)?;
         let (mut state, fault) = self.begin();
-        if let Some(cause) = state.suffer(fault, &[Fault::Eio]) {
+        if let Some(cause) = state.suffer(fault, &[Fault::Eio, Fault::Emfile]) {
             return Err(error("open", name, &cause));
         }
         let file = state.file(self.folder, name).ok_or_else(|| error("open", name, &os(libc::ENOENT)))?;
@@ -365,7 +375,7 @@ impl Disk for SimDisk {
     fn folder(&self, name: &str) -> Result<Arc<dyn Disk>> {
         check_name(name)?;
         let (mut state, fault) = self.begin();
-        if let Some(cause) = state.suffer(fault, &[Fault::Eio]) {
+        if let Some(cause) = state.suffer(fault, &[Fault::Eio, Fault::Emfile]) {
             return Err(error("open", name, &cause));
         }
         let found = state.any(self.folder, name).filter(|file| state.files[*file].is_folder);
@@ -385,6 +395,9 @@ impl Disk for SimDisk {
         state.files.push(Contents { is_folder: true, ..Contents::lasting(Vec::new(), 0) });
         let folder = state.files.len();
         state.set_name(self.folder, name, Some(folder - 1));
+        if let Some(cause) = state.suffer(fault, &[Fault::Emfile]) {
+            return Err(error("open", name, &cause));
+        }
         Ok(Arc::new(Self { state: Arc::clone(&self.state), folder }))
     }
 
@@ -450,6 +463,9 @@ impl File for SimFile {
 
     fn write(&self, from: &[u8], offset: u64) -> Result<()> {
         let (mut state, fault) = self.begin("write")?;
+        if let Some(cause) = state.suffer(fault, &[Fault::Efbig]) {
+            return Err(self.failed("write", &cause));
+        }
         let suffered = state.suffer(fault, &[Fault::Eio, Fault::Enospc]);
         // Half of it, nothing, or a little: a record of the journal says all that it says in its first half.
         let part = match (&suffered, state.failures % 3) {
@@ -486,7 +502,9 @@ impl File for SimFile {
 
     fn truncate(&self, bytes: u64) -> Result<()> {
         let (mut state, fault) = self.begin("truncate")?;
-        if let Some(cause) = state.suffer(fault, &[Fault::Eio]) {
+        let longer = bytes > *state.files[self.file].bytes.now();
+        let may = [Fault::Eio, Fault::Efbig];
+        if let Some(cause) = state.suffer(fault, if longer { &may } else { &may[..1] }) {
             return Err(self.failed("truncate", &cause));
         }
         state.files[self.file].resize(bytes);

@@ -1,7 +1,7 @@
 //! The simulation does lose what it should: each of these is a control for tests that are built on it.
 
 use super::*;
-use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_IO, NMC_ERR_NO_SPACE};
+use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE};
 use std::collections::BTreeSet;
 
 /// Names and contents.
@@ -205,6 +205,8 @@ fn the_nth_operation_fails_and_no_other() {
         (Fault::Enospc, vec![0, 1]),
         (Fault::Full, vec![0]),
         (Fault::FailedSync, vec![2, 3]),
+        (Fault::Emfile, vec![0, 5]),
+        (Fault::Efbig, vec![0, 1]),
     ] {
         for n in 0..total + 1 {
             let disk = SimDisk::new();
@@ -212,8 +214,11 @@ fn the_nth_operation_fails_and_no_other() {
             let outcome = work(&disk);
             assert_eq!(outcome.is_err(), failing.contains(&n), "{fault:?} at {n}");
             assert_eq!(disk.failures(), u64::from(outcome.is_err()));
-            let full = matches!(fault, Fault::Enospc | Fault::Full);
-            let status = if full { NMC_ERR_NO_SPACE } else { NMC_ERR_IO };
+            let status = match fault {
+                Fault::Enospc | Fault::Full => NMC_ERR_NO_SPACE,
+                Fault::Eio | Fault::FailedSync => NMC_ERR_IO,
+                Fault::Emfile | Fault::Efbig => NMC_ERR_LIMIT,
+            };
             assert!(outcome.is_ok() || outcome.is_err_and(|error| error.status == status));
         }
     }
