@@ -151,7 +151,7 @@ typedef int32_t nmc_status_t;
 /** Memory could not be reserved. */
 #define NMC_ERR_NO_MEMORY -6
 
-/** A limit was reached: file descriptors, handles, nesting, table entries. */
+/** A limit was reached: file descriptors, sizes of files, handles, nesting, table entries. */
 #define NMC_ERR_LIMIT -7
 
 /** The deadline passed first. */
@@ -1462,7 +1462,8 @@ nmc_status_t nmc_store_put_strided(struct nmc_store_t *store,
  * being written), `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_BUSY` (no free pin slot), `NMC_ERR_CORRUPT` (a
  * checksum is wrong, and the buffer does not have the value, or the object's header was overwritten),
  * `NMC_ERR_PEER_LOST`, `NMC_ERR_CUDA`, `NMC_ERR_NO_MEMORY` (for a list of many buffers, or to copy device memory),
- * `NMC_ERR_IO` (the disk failed), `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
+ * `NMC_ERR_IO` (the disk failed), `NMC_ERR_LIMIT` (no descriptor is left to read the disk; see `ulimit`),
+ * `NMC_ERR_UNAVAILABLE` (it is not in memory, and the tier cannot be read yet: see
  * `nmc_store_t`), `NMC_ERR_CANCELLED` (while it waited for the tier).
  */
 nmc_status_t nmc_store_get(struct nmc_store_t *store,
@@ -2572,8 +2573,9 @@ nmc_status_t nmc_tier_close(struct nmc_tier_t *tier);
  * before, and all values that count as written. It does not write values; `nmc_tier_offload` does.
  *
  * Blocks until the disk is done. Outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
- * Statuses: `NMC_ERR_IO` (the disk refuses, see `degraded` of `nmc_tier_stats_t`), `NMC_ERR_NO_SPACE`,
- * `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * Statuses: `NMC_ERR_IO` (the disk refuses, see `degraded` of `nmc_tier_stats_t`), `NMC_ERR_NO_SPACE`, `NMC_ERR_LIMIT`
+ * (as for `nmc_tier_offload`), `NMC_ERR_NO_MEMORY`, `NMC_ERR_CANCELLED` (the tier is being closed),
+ * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
  */
 nmc_status_t nmc_tier_sync(struct nmc_tier_t *tier);
 
@@ -2674,7 +2676,8 @@ nmc_status_t nmc_tier_release(struct nmc_tier_t *tier, uint64_t loan);
  * Blocks until the disk is done. Outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
  * Statuses: `NMC_ERR_IO` (the disk refuses), `NMC_ERR_NO_SPACE` (the journal must record that a bucket goes before it
  * goes; it is full, and the file system has no room for a new one: that bucket and those after it stay),
- * `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
+ * `NMC_ERR_LIMIT` (as for `nmc_tier_offload`), `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`,
+ * `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT`.
  */
 nmc_status_t nmc_tier_evict(struct nmc_tier_t *tier, uint64_t keep_bytes, uint64_t *out_evicted);
 
@@ -3090,8 +3093,8 @@ typedef struct nmc_client_completion_t {
  * until its owners are away and another value is put under it (docs/cluster.md).
  *
  * All functions that take it may be called from any thread at the same time; closing waits for those that are under
- * way. Every call returns at most 2 s after the `timeout_ms` of the client's config, and submitted calls have the same
- * time. Values may be in host memory or GPU memory. One of the masters leads; this leader knows which node has which
+ * way. Every call returns at most 2 s after the `timeout_ms` of the client's config, but for `nmc_client_register` and
+ * `nmc_client_unregister`, which wait for NIXL; submitted calls have the same time. Values may be in host memory or GPU memory. One of the masters leads; this leader knows which node has which
  * key. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; and if
  * it asks a master, `NMC_ERR_PERMISSION` (the token differs, or a certificate is not from the authority) and
  * `NMC_ERR_VERSION` (masters and client speak different versions).
@@ -3222,7 +3225,7 @@ nmc_status_t nmc_client_unmount(struct nmc_client_t *client, struct nmc_slice_t 
  * the library's, or go by TCP if they do not fit there. With `tcp` it makes no difference. The memory must stay valid
  * until `nmc_client_unregister`. For GPU memory, set `UCX_MEMTYPE_CACHE=n` before the program starts.
  *
- * Blocks while NIXL registers it. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is already
+ * Blocks while NIXL registers it, up to 30 s. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is already
  * registered), `NMC_ERR_UNSUPPORTED` (NIXL does not accept it), `NMC_ERR_LIMIT` (too many pieces to announce to
  * others: register fewer, larger ones), `NMC_ERR_TIMEOUT` (NIXL does not answer), `NMC_ERR_NO_MEMORY`. After an error
  * the memory is not registered.
@@ -3234,9 +3237,12 @@ nmc_status_t nmc_client_register(struct nmc_client_t *client,
 /**
  * Undoes `nmc_client_register`; `memory` is the address that was passed there. No call may be using the memory.
  *
- * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing is registered at that address).
+ * Blocks while NIXL lets go of it, up to 30 s, and as long for each other call of these two that is under way.
+ * Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing is registered at that address),
+ * `NMC_ERR_TIMEOUT` (NIXL does not answer: it lets go of the memory later, which must stay until the client is closed).
  */
-nmc_status_t nmc_client_unregister(struct nmc_client_t *client, void *memory);
+nmc_status_t nmc_client_unregister(struct nmc_client_t *client,
+                                   void *memory);
 
 /**
  * Puts a value under `key`. The value is the bytes of the `n` slices, one after the other. `options` may be NULL: one

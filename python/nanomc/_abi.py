@@ -53,7 +53,7 @@ ERR_VERSION = -4
 ERR_UNSUPPORTED = -5
 #: Memory could not be reserved.
 ERR_NO_MEMORY = -6
-#: A limit was reached: file descriptors, handles, nesting, table entries.
+#: A limit was reached: file descriptors, sizes of files, handles, nesting, table entries.
 ERR_LIMIT = -7
 #: The deadline passed first.
 ERR_TIMEOUT = -8

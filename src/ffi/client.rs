@@ -34,8 +34,8 @@ const MAX_NAME: usize = 255;
 /// until its owners are away and another value is put under it (docs/cluster.md).
 ///
 /// All functions that take it may be called from any thread at the same time; closing waits for those that are under
-/// way. Every call returns at most 2 s after the `timeout_ms` of the client's config, and submitted calls have the same
-/// time. Values may be in host memory or GPU memory. One of the masters leads; this leader knows which node has which
+/// way. Every call returns at most 2 s after the `timeout_ms` of the client's config, but for `nmc_client_register` and
+/// `nmc_client_unregister`, which wait for NIXL; submitted calls have the same time. Values may be in host memory or GPU memory. One of the masters leads; this leader knows which node has which
 /// key. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; and if
 /// it asks a master, `NMC_ERR_PERMISSION` (the token differs, or a certificate is not from the authority) and
 /// `NMC_ERR_VERSION` (masters and client speak different versions).
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn nmc_client_unmount(client: *mut nmc_client_t, name: nmc
 /// the library's, or go by TCP if they do not fit there. With `tcp` it makes no difference. The memory must stay valid
 /// until `nmc_client_unregister`. For GPU memory, set `UCX_MEMTYPE_CACHE=n` before the program starts.
 ///
-/// Blocks while NIXL registers it. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is already
+/// Blocks while NIXL registers it, up to 30 s. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS` (part of it is already
 /// registered), `NMC_ERR_UNSUPPORTED` (NIXL does not accept it), `NMC_ERR_LIMIT` (too many pieces to announce to
 /// others: register fewer, larger ones), `NMC_ERR_TIMEOUT` (NIXL does not answer), `NMC_ERR_NO_MEMORY`. After an error
 /// the memory is not registered.
@@ -226,7 +226,9 @@ pub unsafe extern "C" fn nmc_client_register(
 
 /// Undoes `nmc_client_register`; `memory` is the address that was passed there. No call may be using the memory.
 ///
-/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing is registered at that address).
+/// Blocks while NIXL lets go of it, up to 30 s, and as long for each other call of these two that is under way.
+/// Thread-safe. Not graph-safe. Statuses: `NMC_ERR_NOT_FOUND` (nothing is registered at that address),
+/// `NMC_ERR_TIMEOUT` (NIXL does not answer: it lets go of the memory later, which must stay until the client is closed).
 #[unsafe(no_mangle)]
 pub extern "C" fn nmc_client_unregister(client: *mut nmc_client_t, memory: *mut c_void) -> nmc_status_t {
     guard(|| with(client, |cluster| cluster.unregister(memory as usize)))

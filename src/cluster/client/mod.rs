@@ -238,6 +238,9 @@ impl Client {
         if let Event::Moved(request, bytes, whole) = event {
             return self.shared.requests.moved(request, bytes, whole);
         }
+        if let Event::Begun(request) = event {
+            return self.shared.requests.begins(request, None, now);
+        }
         // What comes too late has not come, also if the process itself was late.
         self.tick(now, to);
         match event {
@@ -289,8 +292,7 @@ impl Client {
                 }
             }
             Event::Renewed(number) => self.renewed(number, now, to),
-            Event::Begun(request) => self.shared.requests.begins(request, None, now),
-            Event::Tick | Event::Moved(..) => {}
+            Event::Tick | Event::Begun(_) | Event::Moved(..) => {}
         }
         self.tick(now, to);
     }

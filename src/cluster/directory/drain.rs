@@ -19,7 +19,7 @@ const STEP: usize = 1024;
 /// Copies of one segment that are under way, and their bytes: more would only wait for each other.
 const COPIES: usize = 64;
 const BYTES: u64 = 256 << 20;
-/// How long one may take before somebody else is asked, besides a second for each MiB.
+/// How long one may take before somebody else is asked, besides a second for each MiB that shares the way with it.
 const COPY_MS: Millis = 10_000;
 /// Segments that are emptied at the same time.
 const MAX_DRAINS: usize = 64;
@@ -50,13 +50,19 @@ struct Asked {
     index: u32,
     epoch: u64,
     bytes: u64,
+    by: NodeId,
     until: Millis,
 }
 
 impl Job {
+    /// Bytes that are being copied.
+    fn on_the_way(&self) -> u64 {
+        self.asked.iter().map(|asked| asked.bytes).sum()
+    }
+
     /// Whether a copy may be asked for now: not of what is being copied, nor of too much.
     fn may_ask(&self, index: u32, from: &Replica) -> bool {
-        let bytes: u64 = self.asked.iter().map(|asked| asked.bytes).sum();
+        let bytes = self.on_the_way();
         let is = |asked: &Asked| (asked.index, asked.epoch) == (index, from.name.epoch);
         let room = self.asked.len() < COPIES && bytes.saturating_add(from.length) <= BYTES;
         !self.asked.iter().any(is) && (room || self.asked.is_empty())
@@ -128,7 +134,8 @@ impl Leader {
     }
 
     fn drain_step(&mut self, job: &mut Job, now: Millis, to: &mut Vec<Action>) -> Result<()> {
-        job.asked.retain(|asked| now < asked.until);
+        let is_there = |asked: &Asked| self.node(asked.by).is_some_and(|node| self.is_there(node));
+        job.asked.retain(|asked| now < asked.until && is_there(asked));
         for _ in 0..STEP {
             let Some(node) = self.node(job.node).filter(|node| node.complete && !node.telling) else {
                 // What it has may turn up where it was looked at already.
@@ -156,11 +163,12 @@ impl Leader {
                     && job.may_ask(index, &from)
                     && let Some(copier) = self.copier(&key)
                 {
-                    let (peer, incarnation, term) = (copier.peer, copier.incarnation, self.term);
+                    let (peer, by, incarnation, term) = (copier.peer, copier.id, copier.incarnation, self.term);
                     let (epoch, bytes) = (from.name.epoch, from.length);
                     let copy = CopyThis { term, incarnation, key: key.copy()?, from };
                     to.push(Action::Send(peer, Frame::telling(copy)));
-                    job.asked.push(Asked { index, epoch, bytes, until: now + COPY_MS + (bytes >> 10) });
+                    let until = now + COPY_MS + ((bytes + job.on_the_way()) >> 10);
+                    job.asked.push(Asked { index, epoch, bytes, by, until });
                 }
                 if job.named.len() < NAMED {
                     job.named.push(key);

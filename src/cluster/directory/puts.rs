@@ -17,6 +17,8 @@ use crate::cluster::wire::{
 
 /// Those who wait for the end of one put.
 const MOST_ASKS: usize = 8;
+/// How long a value may wait before it leaves its client, at most: whatever that says, its put is not kept for ever.
+const MOST_WAIT: Millis = 600_000;
 
 /// A put that has begun and not ended.
 #[derive(Debug)]
@@ -205,8 +207,8 @@ impl Leader {
         }
         memory::reserve_queue(&mut self.put_ends, 1)?;
         self.put_ends.push_back((now + self.config.put_ms, put));
-        // Owners take no longer for it; a client that asked otherwise may not have said how long it waits for the put.
-        let more = slow_ms(start.length).min(time_left.max(start.length >> 14));
+        // A client that asked otherwise may not have said how long it waits for the put.
+        let more = time_left.max(start.length >> 14).min(MOST_WAIT + slow_ms(start.length));
         let until = now + self.config.put_ms + more;
         if let Some(whole) = part.and_then(|whole| self.puts.get_mut(&whole)) {
             whole.until = whole.until.max(until);

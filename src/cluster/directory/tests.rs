@@ -1976,7 +1976,9 @@ fn a_put_that_takes_long_is_not_forgotten_while_its_client_may_wait() {
         (4 * gib, 120_000, 149_000, 320_000),
         (4 * gib, 600_000, 629_000, 662_000),
         (4 * gib, 0, 285_000, 320_000),
-        (16 << 20, u32::MAX, 1_000_000, 1_200_000),
+        (16 << 20, u32::MAX, 1_600_000, 1_800_000),
+        // Many small ones wait for each other.
+        (128 << 10, 600_000, 600_000, 662_000),
     ] {
         for after in [known, gone] {
             let mut rig = Rig::new(1, false);

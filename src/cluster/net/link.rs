@@ -226,6 +226,8 @@ pub(super) struct Link {
     made_at: Millis,
     moved_at: Millis,
     sent_at: Millis,
+    /// What the other end had taken when the socket took nothing more.
+    taken: u64,
     /// Bytes of values that have come since it was made.
     came: u64,
     /// The time as it was told last.
@@ -252,6 +254,7 @@ impl Link {
             made_at: now,
             moved_at: now,
             sent_at: now,
+            taken: 0,
             came: 0,
             now,
             unknown: false,
@@ -332,6 +335,22 @@ impl Link {
         self.made_at + moment <= now && !self.in_turn && !sys::has_bytes(self.channel.as_fd())
     }
 
+    /// Bytes that the other end has taken, as they are on the way.
+    fn taken(&self) -> u64 {
+        self.channel.gone().saturating_sub(sys::untaken(self.channel.as_fd()))
+    }
+
+    /// A socket that holds much takes nothing for long, while the other end takes what it holds.
+    pub(super) fn look_at_taken(&mut self, now: Millis, stall_ms: Millis) {
+        if self.output.is_empty() || self.sent_at + stall_ms > now {
+            return;
+        }
+        let taken = self.taken();
+        if taken > std::mem::replace(&mut self.taken, taken) {
+            self.sent_at = now;
+        }
+    }
+
     /// Whether the other end has not taken anything, or not said the rest of what it began, or who it is, for so long.
     pub(super) fn is_stalled(&self, now: Millis, stall_ms: Millis) -> bool {
         let input = self.at < self.input.len() || !matches!(self.value, Value::None);
@@ -395,6 +414,7 @@ impl Link {
                     self.advance(n, left, spares);
                 }
                 Moved::Later => {
+                    self.taken = self.taken();
                     self.shrink(spares);
                     // Before a handshake has ended nothing is taken, whatever the socket would take.
                     return Some(!self.channel.is_beginning() || self.channel.has_waiting());

@@ -552,6 +552,7 @@ impl Net {
             return;
         }
         self.looked_at = now;
+        self.links.values_mut().for_each(|link| link.look_at_taken(now, stall_ms));
         let stalled = self.links.iter().filter(|(_, link)| link.is_stalled(now, stall_ms));
         // Without memory for that, the next time.
         let list = memory::collect(stalled.map(|(number, _)| *number)).unwrap_or_default();

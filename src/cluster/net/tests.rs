@@ -552,6 +552,32 @@ fn a_handshake_that_somebody_begins_and_leaves_ends_by_itself() {
 }
 
 #[test]
+fn who_takes_little_of_what_a_socket_holds_is_not_ended() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut near = Net::new(Limits { stall_ms: 50, ..Limits::default() }).unwrap();
+    let peer = near.connect(&Address::Tcp(listener.local_addr().unwrap())).unwrap();
+    let from = value(6 << 20);
+    near.send_value(peer, &fetched(from.len()), spans(&from, from.len()), Some(1)).unwrap();
+    let mut slow = listener.accept().unwrap().0;
+    slow.set_nonblocking(true).unwrap();
+    let mut few = [0; 8 << 10];
+    // The socket takes more when a third of what it holds has left: some hundred times as much.
+    let mut left = from.len();
+    while left > 3 << 20 {
+        left -= slow.read(&mut few).unwrap_or(0);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(!matches!(turn(&mut near), Some(Heard::Closed(_))), "{left} bytes are left");
+        near.end_stalled();
+    }
+    // Who takes nothing is.
+    let late = Instant::now() + Duration::from_secs(60);
+    while !matches!(turn(&mut near), Some(Heard::Closed(_))) {
+        assert!(Instant::now() < late);
+        near.end_stalled();
+    }
+}
+
+#[test]
 fn garbage_ends_a_connection_and_no_other() {
     let (far, address) = listening(Limits::default());
     let Address::Tcp(at) = address.clone() else { panic!() };

@@ -19,7 +19,6 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use copies::more_ms;
 pub use real::NodeStore;
 pub use storage::{Hold, Memory, Offer, Pinned, Plan, Storage, Wake};
 

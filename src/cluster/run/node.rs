@@ -18,8 +18,8 @@ use crate::cluster::net::{Address, ByNumber, Heard, Limits, Listener, Net, Ready
 use crate::cluster::nixl::sys::Medium;
 use crate::cluster::nixl::{How, Mover, News, Settings, Write};
 use crate::cluster::node::storage::Wake;
-use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan, more_ms};
-use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, SMALL, incarnation_of};
+use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan};
+use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, SMALL, incarnation_of, slow_ms};
 use crate::cluster::wire::{self, Card, Fetch, Fetched, Frame, Message, Metadata, Region, Replica, Reserved};
 use crate::sync::service_thread;
 use parking_lot::Mutex;
@@ -627,7 +627,7 @@ impl<S: Memory> Running<S> {
             return;
         };
         // Longer than the copy has.
-        let time_left_ms = u32::try_from(COPY_MS + more_ms(length)).unwrap_or(u32::MAX);
+        let time_left_ms = u32::try_from(COPY_MS + slow_ms(length)).unwrap_or(u32::MAX);
         let _ = self.net.send(peer, &Frame { request: 1, time_left_ms, message: fetch.into() });
         self.fills.insert(peer, filling);
     }

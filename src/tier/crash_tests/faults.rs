@@ -154,12 +154,7 @@ fn counts_right(watched: &Watched, config: &Config, master: &mut Master) -> Chec
 }
 
 /// A workload by chance with a few faults, often close together. Gives how many images were looked at.
-fn run_any(
-    backend: Backend,
-    seed: u64,
-    any_op: fn(&mut Random) -> Op,
-    faults: &[Fault],
-) -> Result<u64, Violation> {
+fn run_any(backend: Backend, seed: u64, any_op: fn(&mut Random) -> Op, faults: &[Fault]) -> Result<u64, Violation> {
     let mut rng = Random(seed);
     let config = config(backend, rng.below(4) == 0);
     let config = Config { meta: backend == Backend::Bucket && seed.is_multiple_of(3), ..config };
@@ -168,7 +163,7 @@ fn run_any(
     for _ in 0..1 + rng.below(2) {
         let mut at = rng.below(250);
         for _ in 0..1 + rng.below(3) {
-            sim.fail_at(at, faults[rng.below(faults.len() as u32) as usize]);
+            sim.fail_at(at, faults[rng.below(faults.len())]);
             at += 1 + rng.below(3);
         }
     }

@@ -117,8 +117,10 @@ struct Node {
     large: usize,
     /// Requests that wait for one.
     waiting: Queue<Waiting>,
-    /// Bytes that have moved on those connections since it was looked last.
+    /// Bytes that have moved on those connections since it was looked last,
     moved: u64,
+    /// and those of them that moved for requests that have left the connection since.
+    unheard: u64,
     /// What it was told of the own mover: which, and which edition; and when.
     told: (u64, u64),
     told_at: Millis,

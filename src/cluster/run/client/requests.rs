@@ -95,13 +95,15 @@ impl State {
                 None => return,
             };
             let Some(Waiting { mut frame, from, since }) = node.waiting.pop() else { return };
-            // What moved for others before says nothing about it.
+            // What moved for others before says nothing about it, but something to those that wait.
             if let Some(large) = self.large.get_mut(&peer) {
-                large.seen = self.net.moved(peer).0;
+                let moved = self.net.moved(peer).0;
+                node.unheard += moved.saturating_sub(std::mem::replace(&mut large.seen, moved));
             }
             let waited = now_ms().saturating_sub(since);
             frame.time_left_ms = frame.time_left_ms.saturating_sub(u32::try_from(waited).unwrap_or(u32::MAX)).max(1);
-            self.events.push(Event::Begun(frame.request));
+            // At once: its time as one that waits may be over.
+            self.core.on(Event::Begun(frame.request), now_ms(), &mut self.actions);
             self.send(peer, Some(id), frame, from);
         }
     }
@@ -265,8 +267,9 @@ impl State {
         }
         let lost = self.requests.extract_if(|_, sent| sent.peer == peer);
         self.events.extend(lost.map(|(number, _)| Event::Lost(number)));
-        if let Some(Large { node: id, .. }) = self.large.remove(&peer) {
+        if let Some(Large { node: id, seen, .. }) = self.large.remove(&peer) {
             if let Some(node) = self.nodes.get_mut(&id) {
+                node.unheard += self.net.moved(peer).0.saturating_sub(seen);
                 node.free.retain(|free| *free != peer);
                 node.large -= 1;
             }
@@ -280,7 +283,7 @@ impl State {
         if self.large.is_empty() {
             return;
         }
-        self.nodes.values_mut().for_each(|node| node.moved = 0);
+        self.nodes.values_mut().for_each(|node| node.moved = std::mem::take(&mut node.unheard));
         for (peer, large) in &mut self.large {
             let (moved, whole) = self.net.moved(*peer);
             large.moved = (moved.saturating_sub(std::mem::replace(&mut large.seen, moved)), whole);
