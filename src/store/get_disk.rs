@@ -319,13 +319,14 @@ impl Store {
                 // It looks itself. If it cannot be reached, or does not answer soon, the next one who reads tells it.
                 let suspect = Request::Disk(CALL_SUSPECT, [entry.index.into(), entry.word], Vec::new());
                 let told = self.call_soon(&suspect, GRANT);
-                // Whoever gave the file up may have been killed before the entry ended, and the next owner takes it away first: then it
-                // is not there, or empty for a moment.
-                return match told {
-                    Ok(_) if self.is_former(disk) => Ok(false),
-                    Ok(_) => Err(Error::new(NMC_ERR_CORRUPT, error.message.clone())),
-                    Err(_) => Err(not_judged(error)),
-                };
+                if error.status == NMC_ERR_NOT_FOUND {
+                    // Whoever gave the file up may have been killed before the entry ended, and the next owner takes it away first.
+                    return match told {
+                        Ok(_) if self.is_former(disk) => Ok(false),
+                        Ok(_) => Err(Error::new(NMC_ERR_CORRUPT, error.message.clone())),
+                        Err(_) => Err(not_judged(error)),
+                    };
+                }
             }
             Err(_) => {}
         }
