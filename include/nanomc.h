@@ -3094,10 +3094,11 @@ typedef struct nmc_client_completion_t {
  *
  * All functions that take it may be called from any thread at the same time; closing waits for those that are under
  * way. Every call returns at most 2 s after the `timeout_ms` of the client's config, but for `nmc_client_register` and
- * `nmc_client_unregister`, which wait for NIXL; submitted calls have the same time. Values may be in host memory or GPU memory. One of the masters leads; this leader knows which node has which
- * key. Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; and if
- * it asks a master, `NMC_ERR_PERMISSION` (the token differs, or a certificate is not from the authority) and
- * `NMC_ERR_VERSION` (masters and client speak different versions).
+ * `nmc_client_unregister`, which wait for NIXL; submitted calls have the same time. Values may be in host memory or GPU
+ * memory. One of the masters leads; this leader knows which node has which key. Statuses that every function can
+ * return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; and if it asks a master, `NMC_ERR_PERMISSION`
+ * (the token differs, or a certificate is not from the authority) and `NMC_ERR_VERSION` (masters and client speak
+ * different versions).
  */
 typedef struct nmc_client_t nmc_client_t;
 

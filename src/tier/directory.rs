@@ -270,6 +270,7 @@ impl Directory {
         self.write_notes()
     }
 
+    /// Writes all notes that there are; those that have no room now stay.
     fn write_notes(&self) -> Result<()> {
         let mut journal = self.journal.lock();
         let noted = self.noted.load(Acquire);

@@ -42,7 +42,7 @@ impl Owner {
     pub(super) fn write_keys(&self, memory: &dyn HeldMemory, namespace: u32, keys: &[Vec<u8>]) -> Result<u64> {
         let host = self.host()?;
         let most = (self.bucket_keys(), self.bucket_bytes());
-        let (mut rest, mut written, mut no_space) = (keys, 0, None);
+        let (mut rest, mut written, mut refused) = (keys, 0, None);
         let first = self.directory.next_bucket();
         *self.unread.lock() = None;
         while !rest.is_empty() && !self.is_stopping() {
@@ -54,8 +54,8 @@ impl Owner {
             if !items.is_empty() {
                 match self.write_bucket(memory, &items) {
                     Ok(more) => written += more,
-                    // Smaller ones may have room.
-                    Err(error) if [NMC_ERR_NO_SPACE, NMC_ERR_LIMIT].contains(&error.status) => no_space = Some(error),
+                    // Smaller ones may have room, or be short enough for a file.
+                    Err(error) if [NMC_ERR_NO_SPACE, NMC_ERR_LIMIT].contains(&error.status) => refused = Some(error),
                     Err(error) => return Err(error),
                 }
             }
@@ -69,7 +69,7 @@ impl Owner {
         if !rest.is_empty() {
             return Err(closing());
         }
-        match no_space {
+        match refused {
             Some(error) => Err(error),
             None => self.all_was_read(written),
         }
