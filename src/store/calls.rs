@@ -3,8 +3,9 @@
 //! its rank ends.
 
 use super::Store;
-use super::client::{Terms, Way};
+use super::client::Way;
 use super::master::{Master, OpenRequest, Opened};
+use super::plans::Terms;
 use super::wait::{Interrupt, Patience};
 use super::wire::{Item, MAX_ITEMS, MAX_PACKET, Request, item_bytes};
 use super::write::{PutOptions, no_plan};

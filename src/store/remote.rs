@@ -3,10 +3,10 @@
 //! the plans that are still open, so that a new master and an old one know the same. Calls of others wait for that.
 
 use super::backing::make_reader;
-use super::client::Plans;
 use super::disk::{DiskAccess, DiskMap, DiskSeat};
 use super::map::Map;
 use super::master::{ClientId, Role};
+use super::plans::Plans;
 use super::wait::Interrupt;
 use super::wire::{Hello, Item, MAX_PACKET, Request, SERVICE, decode_reply};
 use crate::base::Deadline;

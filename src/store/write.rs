@@ -1,23 +1,22 @@
 //! Writing: ask for a plan, store the pages, publish. Only the first step asks the master.
 
 use super::Store;
-use super::client::Terms;
 use super::copy::{Cursor, Pieces};
 use super::counters::Op;
-use super::master::{Keep, OpenRequest, Opened, check_key, corrupt, namespace_word, show};
-use super::read::{Extents, LOOKS, Location, Look, Presence, placed, shaped};
+use super::master::{Keep, OpenRequest, Opened, check_key, corrupt, namespace_word};
+use super::plans::Terms;
+use super::read::{Extents, Location, Look, placed, shaped};
 use super::sys;
-use super::wait::{Interrupt, on_disk};
+use super::wait::Interrupt;
 use super::wire::{MAX_ITEMS, Request};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
-    NMC_ERR_UNAVAILABLE,
+    NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
 };
 use crate::layout::store::{
-    FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, Fate, MAX_KEY, ObjectHeader, PublishWords, Seal, Shape, View,
+    FLAG_CHECKSUM, FLAG_CONTIGUOUS, FLAG_HIDDEN, Fate, ObjectHeader, PublishWords, Seal, Shape, View,
 };
 use crate::sync::object;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -599,89 +598,6 @@ impl Store {
         }
         reach("writer.before_abort");
         self.abandon(plan).map(|_| ())
-    }
-
-    /// Removes an object.
-    pub fn remove(&self, key: &[u8]) -> Result<()> {
-        check_key(key)?;
-        self.call(&Request::Remove(self.namespace, vec![key])).map(|_| ())
-    }
-
-    /// Removes many objects. Fails as a whole only before anything is removed.
-    pub fn remove_many(&self, keys: &[&[u8]]) -> Result<Vec<Result<()>>> {
-        let (mut good, mut results) = (memory::with_capacity(keys.len())?, memory::with_capacity(keys.len())?);
-        good.extend(keys.iter().copied().filter(|key| check_key(key).is_ok()));
-        let mut removed = self.remove_keys(&good)?.into_iter();
-        results.extend(keys.iter().map(|key| check_key(key).and_then(|()| removed.next().unwrap_or(Ok(())))));
-        Ok(results)
-    }
-
-    /// Removes the objects whose keys begin with `prefix`; gives how many.
-    pub fn remove_by_prefix(&self, prefix: &[u8]) -> Result<u64> {
-        if prefix.len() > MAX_KEY {
-            crate::bail!(NMC_ERR_INVALID_ARG, "the prefix {} has more than {MAX_KEY} bytes", show(prefix));
-        }
-        let interrupt = self.interrupt();
-        let mut removed = 0;
-        for _ in 0..LOOKS {
-            let before = self.moves_on_disk(&interrupt)?;
-            // Memory first: what leaves it meanwhile is on disk then. What comes into it meanwhile is on disk, too, unless that
-            // is counted.
-            removed += self.remove_in_memory(prefix, &interrupt)?;
-            removed += self.remove_on_disk(prefix)?;
-            if self.moves_on_disk(&interrupt)? == before {
-                return Ok(removed);
-            }
-        }
-        let text =
-            format!("values moved from disk to memory again and again while those with {} were removed", show(prefix));
-        Err(Error::new(NMC_ERR_BUSY, text))
-    }
-
-    fn remove_in_memory(&self, prefix: &[u8], interrupt: &Interrupt<'_>) -> Result<u64> {
-        let (mut removed, mut cursor) = (0, 0);
-        loop {
-            let [n, next, _] = self.call_until(&Request::RemoveMatching(self.namespace, prefix, cursor), interrupt)?;
-            interrupt.check()?;
-            removed += n;
-            match u32::try_from(next) {
-                Ok(next) => cursor = next,
-                Err(_) => return Ok(removed),
-            }
-        }
-    }
-
-    /// Forgets every object of the namespace at once.
-    pub fn remove_all(&self) -> Result<()> {
-        self.call(&Request::Flush(self.namespace)).map(|_| ())
-    }
-
-    /// Changes how an object is kept.
-    pub fn retain(&self, key: &[u8], keep: Keep) -> Result<()> {
-        check_key(key)?;
-        let mut kept = Ok([0; 3]);
-        for _ in 0..LOOKS {
-            kept = self.call(&Request::Retain(self.namespace, key, keep));
-            match &kept {
-                Err(error) if error.status == NMC_ERR_NOT_FOUND => match self.presence(key)? {
-                    Presence::OnDisk => return Err(on_disk(key)),
-                    Presence::Absent => break,
-                    // It came meanwhile.
-                    _ => {}
-                },
-                _ => break,
-            }
-        }
-        kept.map(|_| ())
-    }
-
-    /// Evicts from a rank until at most `permille`/1000 of its heap are used.
-    pub fn evict_until_below(&self, rank: u32, permille: u32) -> Result<()> {
-        let interrupt = self.interrupt();
-        while self.call_until(&Request::Evict(rank, permille), &interrupt)?[0] == 0 {
-            interrupt.check()?;
-        }
-        Ok(())
     }
 
     /// What became of a key: for callers that need to know whether it is being written.

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 use super::super::Store;
-use super::super::client::Terms;
 use super::super::master::Opened;
+use super::super::plans::Terms;
 use super::super::wire::encode_reply;
 use super::*;
 use crate::mem::HeapKind;

@@ -4,12 +4,14 @@
 
 mod check;
 mod events;
+mod inbox;
 mod make_room;
 mod throttle;
 mod write;
 
 pub use events::{Event, Happened};
 
+use self::inbox::{Inbox, Job, RESULTS, Turns};
 use super::config::{Config, Evict, Stats};
 use super::directory::{Directory, Source};
 use super::io::{DirLock, RealDisk};
@@ -62,74 +64,12 @@ pub const CALL_EVICT: u32 = 7;
 pub const CALL_LOOK: u32 = 9;
 /// How often values are looked for that were read often.
 const LOOK_FOR_DUE: Duration = Duration::from_millis(100);
-/// Results that are kept for those who ask.
-const RESULTS: usize = 4096;
 /// Callers that wait for the same bucket.
 const MOST_TOGETHER: usize = 128;
 /// Values that are brought back into memory in a row.
 const PROMOTED_TOGETHER: usize = 16;
 /// Buckets that are tidied in a row.
 const TIDY: usize = 16;
-
-enum Job {
-    /// An entry that somebody could not read.
-    Suspect { index: u32, word: u64 },
-    /// The same, and somebody waits for what comes of it.
-    Look { index: u32, word: u64 },
-    /// Marks are made durable.
-    Sync,
-    /// The objects with these keys in a namespace, or everything.
-    Offload(Option<(u32, Vec<Vec<u8>>)>),
-    /// The same for those that somebody waits for: what was asked for until it begins is written together.
-    Through(u32, Vec<Vec<u8>>),
-    /// Room is made until files take this many bytes.
-    Evict(u64),
-}
-
-#[derive(Default)]
-struct Inbox {
-    jobs: VecDeque<(u64, Job)>,
-    next: u64,
-    wake: bool,
-    stop: bool,
-    paused: bool,
-    /// The jobs that the thread is at.
-    at: Vec<u64>,
-    results: VecDeque<(u64, Result<u64>)>,
-}
-
-impl Inbox {
-    /// Whether a job waits or is worked at.
-    fn is_pending(&self, ticket: u64) -> bool {
-        self.at.contains(&ticket) || self.jobs.iter().any(|(other, _)| *other == ticket)
-    }
-
-    /// Takes a job; the thread is at it from now on.
-    fn take(&mut self, place: usize) -> Option<(u64, Job)> {
-        let (ticket, job) = self.jobs.remove(place)?;
-        self.at.push(ticket);
-        Some((ticket, job))
-    }
-
-    /// What is told of a job that is over, and of which nothing is known any more.
-    fn is_forgotten(&self, ticket: u64) -> Option<Result<u64>> {
-        let over = || {
-            Err(Error::new(
-                NMC_ERR_CANCELLED,
-                "nobody knows what came of it: the tier was opened anew, or it is long ago",
-            ))
-        };
-        (!self.is_pending(ticket)).then(over)
-    }
-
-    fn finish(&mut self, ticket: u64, result: Result<u64>) {
-        self.at.retain(|other| *other != ticket);
-        if self.results.len() >= RESULTS {
-            self.results.pop_front();
-        }
-        self.results.push_back((ticket, result));
-    }
-}
 
 /// See the module.
 pub struct Owner {
@@ -167,33 +107,6 @@ pub struct Running {
     thread: Option<JoinHandle<()>>,
     /// The store's former disk, until this one is open.
     former: Option<u64>,
-}
-
-/// Jobs come first, but not always: whoever has one done after the other does not keep the thread from writing ahead. The rest gets a
-/// turn when jobs have had as much time as its last turn took.
-struct Turns {
-    rest_began: Instant,
-    rest_ended: Instant,
-}
-
-impl Turns {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self { rest_began: now, rest_ended: now }
-    }
-
-    /// Whether what is no job goes before the next one.
-    fn is_of_the_rest(&self, now: Instant) -> bool {
-        now.duration_since(self.rest_ended) >= self.rest_ended.duration_since(self.rest_began)
-    }
-
-    fn begin_rest(&mut self) {
-        self.rest_began = Instant::now();
-    }
-
-    fn end_rest(&mut self) {
-        self.rest_ended = Instant::now();
-    }
 }
 
 /// The keys of a call that outlives it.

@@ -2,40 +2,32 @@
 //! key, which lives as long as the leader's lease. Whatever a leader writes is a transaction that succeeds only while that key
 //! is its own; and it answers nobody after (last keep-alive sent) + lease − [`MARGIN_MS`], by a clock that goes on in sleep.
 
-use crate::options::{Etcd as Options, Failure, read_secret};
+mod client;
+mod words;
+
+use crate::options::{Etcd as Options, Failure};
 use crate::print;
-use crate::proto::etcd::auth_client::AuthClient;
-use crate::proto::etcd::compare::{CompareResult, CompareTarget, TargetUnion};
-use crate::proto::etcd::kv_client::KvClient;
-use crate::proto::etcd::lease_client::LeaseClient;
 use crate::proto::etcd::request_op::Request as Op;
 use crate::proto::etcd::response_op::Response as OpResponse;
-use crate::proto::etcd::{
-    AuthenticateRequest, Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest,
-    LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
-};
+use crate::proto::etcd::{DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use crate::serve::{Over, until_over};
+use client::Client;
 use nanomc::base::id::random_u64;
-use nanomc::cluster::directory::{Change, Elected, Entry, Event, Member, Recorded, Target};
+use nanomc::cluster::directory::{Change, Elected, Event, Member};
 use nanomc::cluster::net::now_ms;
 use nanomc::cluster::run::master::Handle;
-use nanomc::cluster::types::{Millis, NodeId, Position, Term, counted, terms_of};
-use nanomc::rpc::packet::{Cursor, Field};
-use prost::Message as _;
-use std::path::Path;
+use nanomc::cluster::types::{Millis, Position, Term, counted, terms_of};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
+use words::{
+    Batch, MAX_OPS, changed, created, drop_name, drop_position, entry_in, entry_out, fitting, holds, op, position_in,
+    position_out,
+};
 
 /// A leader stops answering so long before its lease can be over.
 const MARGIN_MS: Millis = 500;
-/// Changes of one transaction: etcd takes 128 unless it is told otherwise.
-const MAX_OPS: usize = 100;
-/// Bytes of one transaction: etcd takes 1.5 MiB unless it is told otherwise.
-const MAX_BYTES: usize = 1 << 20;
 /// Entries that are read at a time: they fit a message of gRPC.
 const PAGE: i64 = 1000;
 
@@ -67,42 +59,6 @@ struct Lease {
     due: Millis,
     /// Until when this master may count on it.
     until: Millis,
-}
-
-/// Lists of changes that are written down together, and the numbers under which the directory waits for them.
-struct Batch {
-    numbers: Vec<u64>,
-    operations: Vec<RequestOp>,
-}
-
-impl Batch {
-    /// Whether more fits into the same transaction, in which etcd takes a key once, and not one that is deleted there.
-    fn takes(&self, more: &Self) -> bool {
-        let puts = |key: &[u8]| self.operations.iter().any(|op| put_key(op) == Some(key));
-        let bytes: usize = self.operations.iter().chain(&more.operations).map(RequestOp::encoded_len).sum();
-        self.operations.len() + more.operations.len() <= MAX_OPS
-            && bytes <= MAX_BYTES
-            && self.operations.iter().all(|op| put_key(op).is_some())
-            && more.operations.iter().all(|op| put_key(op).is_some_and(|key| !puts(key)))
-    }
-}
-
-/// How many of the first operations fit into a transaction: one at least.
-fn fitting(operations: &[RequestOp]) -> usize {
-    let mut bytes = 0;
-    let fits = |op: &&RequestOp| {
-        bytes += op.encoded_len();
-        bytes <= MAX_BYTES
-    };
-    operations.iter().take(MAX_OPS).take_while(fits).count().max(1)
-}
-
-/// The key that an operation puts, if it puts one.
-fn put_key(op: &RequestOp) -> Option<&[u8]> {
-    match &op.request {
-        Some(Op::RequestPut(put)) => Some(&put.key),
-        _ => None,
-    }
 }
 
 impl Candidate {
@@ -498,250 +454,15 @@ fn describe(status: &Status) -> String {
     if status.message().is_empty() { format!("{:?}", status.code()) } else { status.message().to_owned() }
 }
 
-fn op(request: Op) -> RequestOp {
-    RequestOp { request: Some(request) }
-}
-
-/// A key was made by this revision; 0 if there is none.
-fn created(key: &[u8], revision: i64) -> Compare {
-    Compare {
-        result: CompareResult::Equal.into(),
-        target: CompareTarget::Create.into(),
-        key: key.to_vec(),
-        target_union: Some(TargetUnion::CreateRevision(revision)),
-    }
-}
-
-fn changed(key: &[u8], revision: i64) -> Compare {
-    Compare {
-        target: CompareTarget::Mod.into(),
-        target_union: Some(TargetUnion::ModRevision(revision)),
-        ..created(key, 0)
-    }
-}
-
-fn holds(key: &[u8], value: &[u8]) -> Compare {
-    Compare {
-        target: CompareTarget::Value.into(),
-        target_union: Some(TargetUnion::Value(value.to_vec())),
-        ..created(key, 0)
-    }
-}
-
-fn position_out(position: Position) -> Vec<u8> {
-    format!("{} {}", position.term, position.number).into_bytes()
-}
-
-fn position_in(bytes: &[u8]) -> Option<Position> {
-    let (term, number) = std::str::from_utf8(bytes).ok()?.split_once(' ')?;
-    Some(Position { term: term.parse().ok()?, number: number.parse().ok()? })
-}
-
-/// Under what an entry of the drop log is kept: in their order.
-fn drop_name(position: Position) -> String {
-    format!("drop/{:016x}.{:016x}", position.term, position.number)
-}
-
-fn drop_position(name: &[u8]) -> Option<Position> {
-    let (term, number) = std::str::from_utf8(name).ok()?.split_once('.')?;
-    Some(Position { term: u64::from_str_radix(term, 16).ok()?, number: u64::from_str_radix(number, 16).ok()? })
-}
-
-/// An entry as it would be in a message: what is to go, then who must drop it.
-fn entry_out(entry: &Entry) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    entry.what.put(&mut bytes);
-    entry.targets.iter().map(|target| target.node).collect::<Vec<NodeId>>().put(&mut bytes);
-    bytes
-}
-
-fn entry_in(position: Position, bytes: &[u8]) -> Option<Entry> {
-    let from = &mut Cursor::new(bytes);
-    let what = Field::get(from).ok()?;
-    let nodes = Vec::<NodeId>::get(from).ok()?;
-    from.end().ok()?;
-    // Whoever waited for it asked another leader.
-    let targets = nodes.into_iter().map(|node| Target { node, excused: false }).collect();
-    Some(Entry { position, what, targets, call: 0, recorded: Recorded::Yes })
-}
-
-/// Speaks to one of the members of etcd; to the next, after one has failed.
-struct Client {
-    /// How each is reached, and the connection to it.
-    members: Vec<(Endpoint, std::sync::Mutex<Channel>)>,
-    at: std::sync::atomic::AtomicUsize,
-    patience: Duration,
-    user: Option<(String, String)>,
-    token: std::sync::Mutex<Option<MetadataValue<Ascii>>>,
-}
-
-impl Client {
-    fn new(options: &Options) -> Result<Self, Failure> {
-        let read = |path: &Path| {
-            std::fs::read(path).map_err(|e| Failure::new(format!("{} can not be read: {e}", path.display())))
-        };
-        // Several tries fit into a lease.
-        let patience = Duration::from_millis(u64::from(options.lease_s) * 250);
-        let mut tls = ClientTlsConfig::new();
-        if let Some(ca) = &options.ca {
-            tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
-        }
-        if let Some((cert, key)) = &options.identity {
-            tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
-        }
-        let mut members = Vec::new();
-        for url in &options.endpoints {
-            let failed = |e: tonic::transport::Error| Failure::usage(format!("etcd can not be at {url:?}: {e}"));
-            let mut endpoint = Endpoint::from_shared(url.clone()).map_err(failed)?;
-            if url.starts_with("https://") {
-                if options.ca.is_none() {
-                    return Err(Failure::usage(format!("{url} needs --etcd_ca FILE: who signs etcd's certificate")));
-                }
-                endpoint = endpoint.tls_config(tls.clone()).map_err(failed)?;
-            }
-            let endpoint = endpoint.connect_timeout(patience);
-            let channel = endpoint.connect_lazy();
-            members.push((endpoint, std::sync::Mutex::new(channel)));
-        }
-        let user = match &options.user {
-            None => None,
-            Some((name, file)) => {
-                let password = read_secret(file);
-                let password = password.map_err(|why| Failure::usage(format!("{} {why}", file.display())))?;
-                Some((name.clone(), password))
-            }
-        };
-        let (at, token) = (std::sync::atomic::AtomicUsize::new(0), std::sync::Mutex::new(None));
-        Ok(Self { members, at, patience, user, token })
-    }
-
-    /// The member that is asked at the moment.
-    fn member(&self) -> Option<&(Endpoint, std::sync::Mutex<Channel>)> {
-        self.members.get(self.at.load(std::sync::atomic::Ordering::Relaxed) % self.members.len().max(1))
-    }
-
-    fn channel(&self) -> Result<Channel, Status> {
-        let channel = self.member().and_then(|(_, channel)| channel.lock().ok().map(|channel| channel.clone()));
-        channel.ok_or_else(|| Status::unavailable("no etcd is named"))
-    }
-
-    /// The next request makes a connection of its own. One whose other end was cut off would be tried by the kernel less and less
-    /// often, and be of no use for long after etcd can be reached again.
-    fn connect_anew(&self) {
-        if let Some((endpoint, channel)) = self.member()
-            && let Ok(mut channel) = channel.lock()
-        {
-            *channel = endpoint.connect_lazy();
-        }
-    }
-
-    /// Waits for an answer, and for no longer than there is patience. If there is none the next one is asked the next time.
-    async fn ask<T>(&self, answer: impl Future<Output = Result<tonic::Response<T>, Status>>) -> Result<T, Status> {
-        let answer = timeout(self.patience, answer).await;
-        let answer = answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time")));
-        answer.map(tonic::Response::into_inner).inspect_err(|status| match status.code() {
-            Code::Unauthenticated => {
-                if let Ok(mut token) = self.token.lock() {
-                    *token = None;
-                }
-            }
-            code => {
-                if code == Code::DeadlineExceeded {
-                    self.connect_anew();
-                }
-                self.at.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            }
-        })
-    }
-
-    /// A request, with the token of the user if there is one.
-    async fn request<T>(&self, message: T) -> Result<Request<T>, Status> {
-        let mut request = Request::new(message);
-        let Some((name, password)) = self.user.clone() else { return Ok(request) };
-        let known = self.token.lock().ok().and_then(|token| token.clone());
-        let token = match known {
-            Some(token) => token,
-            None => {
-                let mut client = AuthClient::new(self.channel()?);
-                let given = self.ask(client.authenticate(AuthenticateRequest { name, password })).await?.token;
-                let given: MetadataValue<Ascii> =
-                    given.parse().map_err(|_| Status::internal("etcd gave a token that is none"))?;
-                if let Ok(mut token) = self.token.lock() {
-                    *token = Some(given.clone());
-                }
-                given
-            }
-        };
-        request.metadata_mut().insert("token", token);
-        Ok(request)
-    }
-
-    async fn range(&self, range: RangeRequest) -> Result<crate::proto::etcd::RangeResponse, Status> {
-        let request = self.request(range).await?;
-        self.ask(KvClient::new(self.channel()?).range(request)).await
-    }
-
-    async fn txn(&self, txn: TxnRequest) -> Result<TxnResponse, Status> {
-        let request = self.request(txn).await?;
-        self.ask(KvClient::new(self.channel()?).txn(request)).await
-    }
-
-    /// A new lease: its number, and its seconds.
-    async fn grant(&self, ttl_s: i64) -> Result<(i64, i64), Status> {
-        let request = self.request(LeaseGrantRequest { ttl: ttl_s, id: 0 }).await?;
-        let granted = self.ask(LeaseClient::new(self.channel()?).lease_grant(request)).await?;
-        Ok((granted.id, granted.ttl))
-    }
-
-    async fn revoke(&self, id: i64) -> Result<(), Status> {
-        let request = self.request(LeaseRevokeRequest { id }).await?;
-        self.ask(LeaseClient::new(self.channel()?).lease_revoke(request)).await.map(drop)
-    }
-
-    /// The seconds that a lease has from now on; 0 if it has ended.
-    async fn keep_alive(&self, id: i64) -> Result<i64, Status> {
-        let once = tonic::codegen::tokio_stream::once(LeaseKeepAliveRequest { id });
-        let request = self.request(once).await?;
-        let mut client = LeaseClient::new(self.channel()?);
-        let renewed = async {
-            let mut answers = client.lease_keep_alive(request).await?.into_inner();
-            let answer = answers.message().await?;
-            Ok(tonic::Response::new(answer.map_or(0, |answer| answer.ttl)))
-        };
-        self.ask(renewed).await
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nanomc::cluster::directory::{Config, Master};
+    use nanomc::cluster::directory::{Config, Entry, Master, Recorded, Target};
     use nanomc::cluster::net::Limits;
     use nanomc::cluster::run::master::Service;
-    use nanomc::cluster::types::{ObjectKey, PutId};
-    use nanomc::cluster::wire::{DropKey, DropReplica, DropSpace, Dropped};
-
-    #[test]
-    fn entries_are_read_as_they_were_written_and_sort_in_their_order() {
-        let key = ObjectKey::new(b"s", b"k\0\xff").unwrap();
-        let replica = DropReplica { incarnation: 1, index: 2, epoch: 3, key: key.clone(), put: PutId(4) };
-        let all: [Dropped; 3] = [replica.into(), DropKey { key }.into(), DropSpace { space: None }.into()];
-        let mut names = Vec::new();
-        for (number, what) in (9..).zip(all) {
-            let position = Position { term: 0x10, number };
-            let targets = vec![Target { node: NodeId(5), excused: false }, Target { node: NodeId(6), excused: false }];
-            let entry = Entry { position, what, targets, call: 0, recorded: Recorded::Yes };
-            let name = drop_name(position);
-            let read = drop_position(name.strip_prefix("drop/").unwrap().as_bytes()).unwrap();
-            let bytes = entry_out(&entry);
-            assert_eq!(entry_in(read, &bytes), Some(entry));
-            assert_eq!(entry_in(read, &bytes[..bytes.len() - 1]), None, "a part of one is none");
-            names.push(name);
-        }
-        names.push(drop_name(Position { term: 0x11, number: 1 }));
-        assert!(names.is_sorted() && names.iter().all(|name| name.as_str() < "drop0"));
-        assert_eq!(position_in(&position_out(Position { term: 3, number: 4 })), Some(Position { term: 3, number: 4 }));
-    }
+    use nanomc::cluster::types::NodeId;
+    use nanomc::cluster::wire::DropSpace;
+    use std::path::Path;
 
     /// It is killed when the test ends, however.
     struct Killed(std::process::Child);
