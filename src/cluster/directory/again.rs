@@ -108,7 +108,7 @@ impl Leader {
         if self.again.credit < 1000 {
             return Ok(Replaced::Later);
         }
-        let Some(copier) = self.copier(&key) else { return Ok(Replaced::Asked) };
+        let Some(copier) = self.other_copier(&key, &from) else { return Ok(Replaced::Asked) };
         let (peer, incarnation, term) = (copier.peer, copier.incarnation, self.term);
         to.push(Action::Send(peer, Frame::telling(CopyThis { term, incarnation, key, from })));
         self.again.credit -= 1000;

@@ -128,9 +128,14 @@ impl Leader {
             let node = self.node(job.node);
             node.is_some_and(|node| node.segments.iter().any(|s| s.info.number == job.segment && s.draining))
         });
-        let result = jobs.iter_mut().try_for_each(|job| self.drain_step(job, now, to));
         self.drains.0 = jobs;
-        result
+        for _ in 0..self.drains.0.len() {
+            let mut job = self.drains.0.remove(0);
+            let result = self.drain_step(&mut job, now, to);
+            self.drains.0.push(job);
+            result?;
+        }
+        Ok(())
     }
 
     fn drain_step(&mut self, job: &mut Job, now: Millis, to: &mut Vec<Action>) -> Result<()> {
@@ -161,7 +166,7 @@ impl Leader {
                 job.left += 1;
                 if !busy
                     && job.may_ask(index, &from)
-                    && let Some(copier) = self.copier(&key)
+                    && let Some(copier) = self.copier(&key, &from, &job.asked, true)
                 {
                     let (peer, by, incarnation, term) = (copier.peer, copier.id, copier.incarnation, self.term);
                     let (epoch, bytes) = (from.name.epoch, from.length);
@@ -223,18 +228,46 @@ impl Leader {
         node.connected || !self.config.sees_ends
     }
 
-    /// A node that may take a copy of an object: one by chance that has none.
-    pub(super) fn copier(&mut self, key: &ObjectKey) -> Option<&Node> {
+    /// Who is to take another copy of what `from` has.
+    pub(super) fn other_copier(&mut self, key: &ObjectKey, from: &Replica) -> Option<&Node> {
+        self.copier(key, from, &[], false)
+    }
+
+    /// Who is to take a copy of what `from` has: a node that has none. Best is one with room, where nothing has to go for it; then one on a
+    /// machine without another replica that stays, of which `from` is one unless it `leaves`. Among those that are equal one by chance.
+    fn copier(&mut self, key: &ObjectKey, from: &Replica, asked: &[Asked], leaves: bool) -> Option<&Node> {
         let at = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()))?;
+        let replicas = self.objects.replicas(at);
+        let owner = |held: &Held| self.owners.get(usize::from(held.owner)).and_then(|owner| owner.listed());
+        let stays = |node: &&Node| self.is_there(node) && !(leaves && node.id == from.name.node);
+        let is_beside =
+            |node: &Node| replicas.iter().filter_map(owner).filter(stays).any(|other| other.host == node.host);
+        let takes = |segment: &Seg| segment.takes_copies() && segment.info.capacity >= from.length;
         let fits = |slot: u16, node: &Node| {
-            let takes = |s: &Seg| !s.draining && s.info.media != Media::Ssd;
-            let has = self.objects.replicas(at).iter().any(|held| held.owner == slot);
+            let has = replicas.iter().any(|held| held.owner == slot);
             node.state == State::Active && self.is_there(node) && !has && node.segments.iter().any(takes)
         };
         let all = self.members.values().filter_map(|slot| Some((*slot, self.owners.get(usize::from(*slot))?.node()?)));
-        let fit = memory::collect(all.filter(|(slot, node)| fits(*slot, node)).map(|(_, node)| node.id)).ok()?;
-        let id = *fit.get(self.chance.below(fit.len()))?;
+        let rank = |node: &Node| (!self.has_room(node, asked, from.length), is_beside(node));
+        let mut fit =
+            memory::collect(all.filter(|(slot, node)| fits(*slot, node)).map(|(_, node)| (rank(node), node.id)))
+                .ok()?;
+        let best = fit.iter().map(|(rank, _)| *rank).min()?;
+        fit.retain(|(rank, _)| *rank == best);
+        let (_, id) = *fit.get(self.chance.below(fit.len()))?;
         self.node(id)
+    }
+
+    /// Whether a node has room for so many bytes beside what drains have asked it to copy already, `asked` among them. A store begins to evict
+    /// before it is full; one with a disk loses nothing by that.
+    fn has_room(&self, node: &Node, asked: &[Asked], bytes: u64) -> bool {
+        let all = self.drains.0.iter().flat_map(|job| &job.asked).chain(asked);
+        let coming = all.filter(|asked| asked.by == node.id);
+        let coming = coming.fold(0u64, |sum, asked| sum.saturating_add(asked.bytes));
+        let free = |segment: &Seg| (segment.info.capacity / 10 * 9).saturating_sub(segment.info.used);
+        let free =
+            node.segments.iter().filter(|segment| segment.takes_copies()).map(free).fold(0u64, u64::saturating_add);
+        node.segments.iter().any(|segment| segment.info.media == Media::Ssd) || free >= coming.saturating_add(bytes)
     }
 }
 

@@ -10,7 +10,7 @@ use super::{Action, Ask, Change, Leader, Member, Recording};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::NMC_OK;
-use crate::cluster::types::{Millis, NodeId, ObjectKey, Peer, Position, PutId};
+use crate::cluster::types::{Media, Millis, NodeId, ObjectKey, Peer, Position, PutId};
 use crate::cluster::wire::{Ack, Announced, Drops, Frame, Leave, News, Ping, Rejoin, Report, SegmentInfo};
 
 /// Replicas of nodes that are gone that one tick clears away.
@@ -44,6 +44,13 @@ pub struct Seg {
     pub draining: bool,
     /// The node says so too: the facts up to this one tell of all that was ever put there.
     pub closed: Option<u64>,
+}
+
+impl Seg {
+    /// Whether other nodes' values may be copied there.
+    pub(super) fn takes_copies(&self) -> bool {
+        !self.draining && self.info.media != Media::Ssd
+    }
 }
 
 /// A member.

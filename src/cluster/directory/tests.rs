@@ -36,6 +36,10 @@ struct Rig {
     /// Headers of whoever joins, and what it has room for.
     headers: u32,
     capacity: u64,
+    /// Bytes in use at each node.
+    used: Vec<u64>,
+    /// Nodes are on so many machines.
+    machines: u64,
     /// What is being written down, where that takes a while.
     writing: Option<Vec<u64>>,
     /// Members as they were written down last.
@@ -45,6 +49,12 @@ struct Rig {
 /// A replica as a fact tells it.
 fn published(index: u32, epoch: u64, put: PutId) -> Fact {
     Published { index, epoch, key: key(), put, length: 1, segment: 0 }.into()
+}
+
+/// A value of its own at each index.
+fn of_its_own(index: u32) -> Fact {
+    let key = ObjectKey::new(b"", &index.to_le_bytes()).unwrap();
+    Published { index, epoch: 1, key, put: PutId::local(index.into()), length: 1, segment: 0 }.into()
 }
 
 fn retired(index: u32, epoch: u64) -> Fact {
@@ -71,6 +81,8 @@ impl Rig {
             left: false,
             headers: 16,
             capacity: 100,
+            used: vec![1; 8],
+            machines: 8,
             writing: None,
             members: Vec::new(),
         };
@@ -163,7 +175,7 @@ impl Rig {
             apart: self.apart,
             left: self.left,
             endpoint: format!("h{n}:1"),
-            host: format!("h{n}"),
+            host: format!("h{}", n % self.machines),
             headers: self.headers,
             slots: 0,
             sent_at: self.now,
@@ -239,7 +251,7 @@ impl Rig {
 
     fn pings_changed(&mut self, n: u64, closed: Vec<u32>, newest: u64, changed: u64) {
         let position = self.at(n);
-        let (node, used) = (NodeId::of(&format!("n{n}")), vec![1]);
+        let (node, used) = (NodeId::of(&format!("n{n}")), vec![self.used[usize::try_from(n).unwrap()]]);
         let (term, incarnation, sent_at) = (5, n + 1, self.now);
         self.tell(n, Ping { term, node, incarnation, sent_at, position, used, closed, newest, changed });
     }
@@ -1897,6 +1909,67 @@ fn a_drain_asks_one_node_for_a_copy() {
     let asked = rig.copies_asked();
     let nodes: std::collections::BTreeSet<u64> = asked.iter().map(|(to, _)| *to).collect();
     assert_eq!((asked.len(), nodes.len()), (1, 1), "{asked:?}");
+}
+
+/// A copy is made where nothing has to go for it, as long as that is anywhere; where everything is full the drain goes on.
+#[test]
+fn a_drain_copies_to_where_there_is_room() {
+    for full in [vec![], vec![2], vec![1, 3], vec![1, 2, 3]] {
+        let mut rig = Rig::with_nodes(4, false);
+        full.iter().for_each(|n: &usize| rig.used[*n] = 95);
+        (0..4).for_each(|n| rig.pings(n));
+        (1..9).for_each(|index| rig.facts(0, vec![of_its_own(index)]));
+        assert_eq!(rig.drain("n0/ram", false), Some(NMC_IN_PROGRESS));
+        rig.on(Event::Tick);
+        let asked: Vec<_> = rig.copies_asked().into_iter().map(|(to, _)| usize::try_from(to).unwrap()).collect();
+        let into_full = asked.iter().filter(|to| full.contains(to)).count();
+        assert_eq!((asked.len(), into_full), (8, if full.len() == 3 { 8 } else { 0 }), "{full:?}: {asked:?}");
+    }
+}
+
+/// What was asked for counts until it is there: no node is asked to take more than it has room for while another has some.
+#[test]
+fn copies_that_are_on_their_way_take_room() {
+    let mut rig = Rig::set_up(3, Config::default());
+    (0..3).for_each(|n| rig.come(n));
+    rig.now += 1;
+    rig.on(Event::Tick);
+    // Room for two and for six.
+    (rig.used[1], rig.used[2]) = (88, 84);
+    (0..3).for_each(|n| rig.pings(n));
+    (1..9).for_each(|index| rig.facts(0, vec![of_its_own(index)]));
+    assert_eq!(rig.drain("n0/ram", false), Some(NMC_IN_PROGRESS));
+    rig.on(Event::Tick);
+    let asked = rig.copies_asked();
+    let of = |node| asked.iter().filter(|(to, _)| *to == node).count();
+    assert_eq!((of(1), of(2)), (2, 6), "{asked:?}");
+}
+
+/// A copy in the place of a lost one is made on another machine than the one that is left, if there is one.
+#[test]
+fn what_is_copied_again_is_on_another_machine() {
+    for crowded in [false, true] {
+        let mut rig = Rig::set_up(6, Config { re_replicate: 50, ..Config::default() });
+        // n0, n2 and n4 are on one, the others on the other machine.
+        rig.machines = 2;
+        (0..6).for_each(|n| rig.come(n));
+        rig.now += 1;
+        rig.on(Event::Tick);
+        if crowded {
+            (rig.used[3], rig.used[5]) = (95, 95);
+        }
+        (0..6).for_each(|n| rig.pings(n));
+        let put = rig.start(2).put;
+        rig.facts(0, vec![published(1, 1, put)]);
+        rig.facts(1, vec![published(1, 1, put)]);
+        let end = rig.end(put, vec![rig.done(0, 1, 1), rig.done(1, 1, 1)], &[]);
+        assert_eq!(rig.status(end), Some(NMC_OK));
+        // n1 is lost; the copy of n0 is left.
+        rig.passes(17_000, &[0, 2, 3, 4, 5]);
+        let asked = rig.copies_asked();
+        let apart = asked.iter().all(|(to, _)| to % 2 == 1);
+        assert!(!asked.is_empty() && apart != crowded, "crowded: {crowded}: {asked:?}");
+    }
 }
 
 /// A value that is to be dropped moves to disk and back into memory before its owner hears of that.
