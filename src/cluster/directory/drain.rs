@@ -88,6 +88,8 @@ impl Leader {
             to.push(ask.answer(Answer::new(self.term, NMC_OK, "")));
             return Ok(());
         }
+        // One of a former life of the node, whose segment had the same number, knows nothing of this one.
+        self.end_drains();
         let job = self.drains.0.iter().find(|job| (job.node, job.segment) == (id, segment));
         let answer = match job.map(|job| &job.last) {
             None => {
@@ -121,14 +123,19 @@ impl Leader {
         to.push(Action::Send(node.peer, Frame::telling(node.ack(term, node.said))));
     }
 
-    /// Looks at some more of what is being emptied, and asks for copies.
-    pub(super) fn drain_some(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+    /// Forgets drains of segments that are not being drained, or not any more.
+    fn end_drains(&mut self) {
         let mut jobs = std::mem::take(&mut self.drains.0);
         jobs.retain(|job| {
             let node = self.node(job.node);
             node.is_some_and(|node| node.segments.iter().any(|s| s.info.number == job.segment && s.draining))
         });
         self.drains.0 = jobs;
+    }
+
+    /// Looks at some more of what is being emptied, and asks for copies.
+    pub(super) fn drain_some(&mut self, now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        self.end_drains();
         for _ in 0..self.drains.0.len() {
             let mut job = self.drains.0.remove(0);
             let result = self.drain_step(&mut job, now, to);
@@ -141,6 +148,16 @@ impl Leader {
     fn drain_step(&mut self, job: &mut Job, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         let is_there = |asked: &Asked| self.node(asked.by).is_some_and(|node| self.is_there(node));
         job.asked.retain(|asked| now < asked.until && is_there(asked));
+        // What has come is looked at again now, not in the next round: others are asked for in its place.
+        let mut waiting = memory::with_capacity(job.asked.len())?;
+        for asked in job.asked.drain(..) {
+            let node = self.node(job.node);
+            let left = node.map(|node| self.only_here(node, asked.index, job.segment)).transpose()?.flatten();
+            if left.is_some_and(|(_, from, _)| from.name.epoch == asked.epoch) {
+                waiting.push(asked);
+            }
+        }
+        job.asked = waiting;
         for _ in 0..STEP {
             let Some(node) = self.node(job.node).filter(|node| node.complete && !node.telling) else {
                 // What it has may turn up where it was looked at already.

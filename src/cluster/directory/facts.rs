@@ -133,7 +133,10 @@ impl Leader {
         let Some(node) = self.node(id) else { return Ok(()) };
         let (incarnation, key) = (node.incarnation, fact.key.copy()?);
         let what = DropReplica { incarnation, index: fact.index, epoch: fact.epoch, key, put: fact.put };
-        self.append(what.into(), &[id], 0)
+        let before = self.log.appended();
+        self.append(what.into(), &[id], 0)?;
+        self.log.gave_up(before, &fact.key, fact.put, Some(id));
+        Ok(())
     }
 
     pub(super) fn retired(&mut self, id: NodeId, index: u32, epoch: u64) -> Result<()> {

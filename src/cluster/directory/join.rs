@@ -7,8 +7,8 @@ use super::{Action, Ask, Change, Leader, Member, Recording};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::NMC_OK;
-use crate::cluster::types::{Millis, NodeId, Position};
-use crate::cluster::wire::{Answer, Join, Leave, MAX_SEGMENTS, Mount, Rejoin, STREAM_SHIFT, Welcome};
+use crate::cluster::types::{Millis, NO_INDEX, NodeId, ObjectKey, Position, PutId};
+use crate::cluster::wire::{Answer, DropReplica, Join, Leave, MAX_SEGMENTS, Mount, Rejoin, STREAM_SHIFT, Welcome};
 
 /// Former lives of a node that are remembered, so that they are not taken for new ones.
 const PAST: usize = 8;
@@ -183,18 +183,28 @@ impl Leader {
     /// Lets a member in, in a new life or in the one that it had.
     fn admit(&mut self, ask: Ask, join: Join, connected: bool, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         let id = NodeId::of(&join.name);
-        let head = self.log.head();
         let Some(node) = self.node(id) else { return Ok(()) };
         let fresh = self.is_fresh(node, &join);
+        // Nobody has told the part that was not there what was dropped. Of puts that were given up it is known; one that begins is told nothing.
+        let mut missed = match join.apart {
+            Some(at) => self.given_up_without(id, join.tier, at)?,
+            None => Some(Vec::new()),
+        };
+        missed.take_if(|list| join.since.is_none() && !list.is_empty());
+        let apart = missed.is_none();
         if node.incarnation != join.incarnation {
+            let before = self.log.appended();
+            for (key, put) in missed.into_iter().flatten().filter(|_| !fresh) {
+                let what = DropReplica { incarnation: join.incarnation, index: NO_INDEX, epoch: 0, key, put };
+                self.append(what.into(), &[id], 0)?;
+            }
+            self.log.repeated(before);
             self.new_life(&join, to)?;
         } else if join.sent_at < node.said {
             // It has come late: the node was let in since, and is not where it was when it asked.
             return Ok(());
         }
-        // Nobody has told the part that was not there what was dropped, and what that was is not known any more.
-        let known = |at| self.log.is_last(at) || self.is_as_it_was(id, join.tier);
-        let apart = join.apart.is_some_and(|at| !known(at));
+        let head = self.log.head();
         let fence = self.fence();
         let (term, sent_at) = (self.term, join.sent_at);
         let Some(node) = self.node_mut(id) else { return Ok(()) };
@@ -234,10 +244,16 @@ impl Leader {
         Ok(())
     }
 
-    /// Whether nothing at all was dropped since this tier of a node was closed, and it had nothing to drop then.
-    fn is_as_it_was(&self, id: NodeId, tier: u64) -> bool {
-        let closed = self.node(id).and_then(|node| node.closed);
-        closed.is_some_and(|(closed, head)| closed == tier && self.log.is_last(head))
+    /// The puts that were given up since a tier of a node was closed, which says that it was told everything up to `at`: if nothing else was dropped
+    /// since.
+    fn given_up_without(&self, id: NodeId, tier: u64, at: Position) -> Result<Option<Vec<(ObjectKey, PutId)>>> {
+        if let Some(list) = self.log.given_up_behind(at, id)? {
+            return Ok(Some(list));
+        }
+        match self.node(id).and_then(|node| node.closed) {
+            Some((closed, told)) if closed == tier => self.log.given_up_behind(told, id),
+            _ => Ok(None),
+        }
     }
 
     /// A node has a new agent, and perhaps a new store.
@@ -262,7 +278,8 @@ impl Leader {
         let Some(node) = self.node_mut(id) else { return Ok(()) };
         memory::reserve(&mut node.past, 1)?;
         if node.tier != 0 && node.tier != join.tier {
-            node.closed = (node.complete && node.owed == 0 && !node.outdated).then_some((node.tier, head));
+            let told = if node.owed == 0 { head } else { node.position };
+            node.closed = (node.complete && !node.outdated).then_some((node.tier, told));
         }
         node.tier = join.tier;
         let (old_life, old_former) = (node.incarnation, node.former);

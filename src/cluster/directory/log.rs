@@ -4,13 +4,15 @@
 
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::cluster::types::{NodeId, ObjectKey, Position, Term};
+use crate::cluster::types::{NodeId, ObjectKey, Position, PutId, Term};
 use crate::cluster::wire::{DropEntry, Dropped};
 use std::collections::{BTreeMap, VecDeque};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Entries of one message to a node; they are short enough to fit.
 pub const MAX_SENT: usize = 32;
+/// Puts that were given up and are remembered for tiers that are opened again.
+const MAX_GIVEN_UP: usize = 1024;
 
 /// A node that must drop something and has not said that it did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,14 +56,26 @@ pub enum Recorded {
     Yes,
 }
 
+/// A put of which a node must have nothing, or nobody.
+#[derive(Debug)]
+struct GivenUp {
+    at: Position,
+    key: ObjectKey,
+    put: PutId,
+    node: Option<NodeId>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct DropLog {
     entries: VecDeque<Entry>,
     limit: usize,
     last: Position,
-    /// The last entry, whether it is still there or not.
+    /// The last entry that does more than to give up a put, whether it is still there or not.
     appended: Position,
+    /// Puts that were given up, and where; up to where others are forgotten.
+    given_up: VecDeque<GivenUp>,
+    forgotten: Position,
     /// Everything up to here may be missing from the log.
     floor: Position,
     /// Entries that somebody has not confirmed and that name more than a replica.
@@ -124,7 +138,19 @@ impl DropLog {
         let mut broad = Broad::default();
         written.iter().try_for_each(|entry| broad.add(&entry.what, entry.position))?;
         let (written, none) = (written.into(), Position::default());
-        Ok(Self { entries: written, limit, last, appended: none, floor, broad, written: none, excused: none })
+        let (given_up, forgotten) = (VecDeque::new(), none);
+        Ok(Self {
+            entries: written,
+            limit,
+            last,
+            appended: none,
+            given_up,
+            forgotten,
+            floor,
+            broad,
+            written: none,
+            excused: none,
+        })
     }
 
     /// Where it ends.
@@ -133,10 +159,37 @@ impl DropLog {
         self.last
     }
 
-    /// Whether nothing was ever appended behind a place, as far as is known.
+    /// The last entry that does more than to give up a put.
     #[must_use]
-    pub fn is_last(&self, at: Position) -> bool {
-        at.term == self.last.term && self.appended <= at
+    pub fn appended(&self) -> Position {
+        self.appended
+    }
+
+    /// What was appended since [`DropLog::appended`] was `before` only gives up a put, at one node or everywhere: whoever was not told of it and has
+    /// it may be told later.
+    pub fn gave_up(&mut self, before: Position, key: &ObjectKey, put: PutId, node: Option<NodeId>) {
+        let copied = key.copy().and_then(|key| memory::reserve_queue(&mut self.given_up, 1).map(|()| key));
+        // Without memory it counts like everything else.
+        let Some(key) = copied.ok().filter(|_| self.appended != before) else { return };
+        if self.given_up.len() >= MAX_GIVEN_UP {
+            self.forgotten = self.given_up.pop_front().map_or(self.forgotten, |put| put.at);
+        }
+        self.given_up.push_back(GivenUp { at: self.appended, key, put, node });
+        self.appended = before;
+    }
+
+    /// What was appended since then tells one node once more what others know.
+    pub fn repeated(&mut self, before: Position) {
+        self.appended = before;
+    }
+
+    /// The puts of which a node must have nothing, that were given up behind a place: if nothing else was ever appended there, as far as is known.
+    pub fn given_up_behind(&self, at: Position, node: NodeId) -> Result<Option<Vec<(ObjectKey, PutId)>>> {
+        if at.term != self.last.term || self.appended.max(self.forgotten) > at {
+            return Ok(None);
+        }
+        let is_its = |put: &&GivenUp| put.at > at && put.node.is_none_or(|of| of == node);
+        memory::try_collect(self.given_up.iter().filter(is_its).map(|put| Ok((put.key.copy()?, put.put)))).map(Some)
     }
 
     /// The last entry that names more than a replica and that a node has not confirmed.

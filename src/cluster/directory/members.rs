@@ -65,7 +65,7 @@ pub struct Node {
     pub store: u64,
     /// The tier that it has; 0 for none.
     pub tier: u64,
-    /// One that was closed when all was known of it that it has, and where the drop log ended then.
+    /// One that was closed when all was known of it that it has, and how far it had dropped what it was told to.
     pub closed: Option<(u64, Position)>,
     /// Where it began for a store that has left a tier behind, until that has come to where it begins now.
     pub reach: Position,

@@ -445,7 +445,9 @@ impl Leader {
         let held = Held { epoch: 0, index: NO_INDEX, owner: slot, gate: Gate::Announced, ..source };
         self.objects.add(at, held)?;
         let what = DropReplica { incarnation, index: NO_INDEX, epoch: 0, key: key.copy()?, put };
+        let before = self.log.appended();
         self.append(what.into(), &[id], 0)?;
+        self.log.gave_up(before, key, put, Some(id));
         let until = Some(self.log.head());
         match self.node_mut(id) {
             Some(node) => memory::push(&mut node.announced, (key.copy()?, put, until)),
@@ -495,7 +497,10 @@ impl Leader {
         let key = pending.key.copy()?;
         self.revoked.enter(put)?;
         self.goes(&key, put);
-        self.take_replicas(&key, |held| held.put == put, call)
+        let before = self.log.appended();
+        self.take_replicas(&key, |held| held.put == put, call)?;
+        self.log.gave_up(before, &key, put, None);
+        Ok(())
     }
 
     /// Owners that hold a put back, or are about to take it, have told nothing of it: whoever waits until nothing is left of it waits for them too.
@@ -503,12 +508,14 @@ impl Leader {
         let at = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
         let told = at.map_or(&[][..], |at| self.objects.replicas(at)).iter().filter(|held| held.put == put);
         let told: Vec<u16> = memory::collect(told.map(|held| held.owner))?;
+        let before = self.log.appended();
         for id in places {
             let Some(slot) = self.members.get(id).filter(|slot| !told.contains(slot)) else { continue };
             let Some(node) = self.owners.get(usize::from(*slot)).and_then(Owner::node) else { continue };
             let what = DropReplica { incarnation: node.incarnation, index: NO_INDEX, epoch: 0, key: key.copy()?, put };
             self.append(what.into(), &[*id], call)?;
         }
+        self.log.gave_up(before, key, put, None);
         Ok(())
     }
 

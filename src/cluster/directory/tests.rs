@@ -203,6 +203,18 @@ impl Rig {
         found.unwrap()
     }
 
+    /// What a node was told to drop since it came in this life.
+    fn drops_since(&self, n: u64, life: u64) -> Vec<Dropped> {
+        let to_it = self.said.iter().filter(|(to, _)| *to == n).map(|(_, frame)| &frame.message);
+        let is_welcome =
+            |message: &&Message| matches!(message, Message::Welcome(welcome) if welcome.incarnation == life);
+        let drops = to_it.skip_while(|message| !is_welcome(message)).filter_map(|message| match message {
+            Message::Drops(drops) => Some(drops.entries.iter().map(|entry| entry.what.clone())),
+            _ => None,
+        });
+        drops.flatten().collect()
+    }
+
     fn report(&mut self, n: u64, news: impl Into<News>) {
         let at = usize::try_from(n).unwrap();
         let (number, node) = (self.next[at], NodeId::of(&format!("n{n}")));
@@ -495,6 +507,70 @@ fn a_store_that_is_behind_what_another_one_confirmed_for_its_node_drops_all() {
         }
         rig.join(0, 13, 1, Some(at));
         assert_eq!(rig.welcome(0).unwrap().fresh, confirmed);
+    }
+}
+
+/// Puts that were under way when a tier was closed come to nothing, before or while it is closed: that takes nothing from what the tier has, and
+/// the tier is told of them.
+#[test]
+fn puts_that_are_given_up_beside_a_closed_tier_take_nothing_from_it() {
+    for (while_closed, removed) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut rig = Rig::with_nodes(2, false);
+        let at = rig.welcome(0).unwrap().head;
+        let come = |rig: &mut Rig, life: u64, tier: u64, memory: Position| {
+            rig.tier = tier;
+            rig.join(0, life, life, Some(memory));
+            let drops = rig.drops_since(0, life);
+            rig.report(0, Applied { position: rig.at(0) });
+            rig.report(0, SnapshotEnd { facts: 0 });
+            drops
+        };
+        come(&mut rig, 12, 9, at);
+        let put = rig.start(1).put;
+        rig.facts(0, vec![published(3, 7, put)]);
+        rig.end(put, vec![rig.done(0, 3, 7)], &[]);
+        assert_eq!(rig.found().status, NMC_OK);
+        let other = ObjectKey::new(b"", b"other").unwrap();
+        let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
+        let start = PutStart { key: other.copy().unwrap(), length: 1, slices: vec![1], config, striped: false };
+        let request = rig.ask(start);
+        let Some(Message::PutPlaces(places)) = rig.answer(request) else { panic!("{:?}", rig.answer(request)) };
+        let given_up = places.put;
+        rig.facts(
+            0,
+            vec![
+                Published { index: 4, epoch: 1, key: other.copy().unwrap(), put: given_up, length: 1, segment: 0 }
+                    .into(),
+            ],
+        );
+        if while_closed {
+            come(&mut rig, 13, 0, at);
+        }
+        rig.ask(PutRevoke { put: given_up, key: other.copy().unwrap() });
+        if !while_closed {
+            // It has not heard of that by then.
+            come(&mut rig, 13, 0, at);
+        }
+        if removed {
+            rig.local(1, 1, 1, 7);
+            rig.remove(1);
+            rig.apply(1);
+        }
+        rig.apart = Some(at);
+        let memory = rig.at(0);
+        let drops = come(&mut rig, 14, 9, memory);
+        let is_told = drops
+            .iter()
+            .any(|what| matches!(what, Dropped::Replica(replica) if replica.put == given_up && replica.key == other));
+        assert_eq!(
+            (rig.welcome(0).unwrap().apart, is_told),
+            (removed, !removed),
+            "{while_closed} {removed}: {drops:?}"
+        );
+        if !removed {
+            rig.facts(0, vec![published(3, 7, put)]);
+            assert_eq!(rig.found().status, NMC_OK);
+        }
     }
 }
 
@@ -1970,6 +2046,65 @@ fn what_is_copied_again_is_on_another_machine() {
         let apart = asked.iter().all(|(to, _)| to % 2 == 1);
         assert!(!asked.is_empty() && apart != crowded, "crowded: {crowded}: {asked:?}");
     }
+}
+
+/// Copies that have come make room for others at once, not when the whole segment was looked at.
+#[test]
+fn a_drain_goes_on_as_copies_come() {
+    let mut rig = Rig::set_up(2, Config::default());
+    rig.headers = 4096;
+    (0..2).for_each(|n| rig.come(n));
+    rig.now += 1;
+    rig.on(Event::Tick);
+    let all = 4000;
+    (0..all).for_each(|index| rig.facts(0, vec![of_its_own(index)]));
+    assert_eq!(rig.drain("n0/ram", false), Some(NMC_IN_PROGRESS));
+    let (mut looks, mut come) = (0, 0);
+    while come < 640 {
+        rig.now += 100;
+        rig.on(Event::Tick);
+        looks += 1;
+        assert!(looks < 40, "{come} copies after {looks} looks");
+        for (_, frame) in std::mem::take(&mut rig.said) {
+            if let Message::CopyThis(copy) = &frame.message {
+                let index = copy.from.name.index;
+                rig.facts(
+                    1,
+                    vec![
+                        Published {
+                            index,
+                            epoch: 1,
+                            key: copy.key.copy().unwrap(),
+                            put: copy.from.put,
+                            length: 1,
+                            segment: 0,
+                        }
+                        .into(),
+                    ],
+                );
+                come += 1;
+            }
+        }
+    }
+}
+
+/// A segment that was drained and comes back with something under the same name is not taken for one that has nothing left.
+#[test]
+fn a_segment_that_is_mounted_anew_is_drained_anew() {
+    let mut rig = Rig::with_nodes(2, false);
+    rig.drain("n0/ram", false);
+    rig.pings(0);
+    rig.pings_closed(0, vec![0], 0);
+    for _ in 0..3 {
+        rig.now += 10;
+        rig.on(Event::Tick);
+    }
+    assert_eq!(rig.drain("n0/ram", false), Some(NMC_OK));
+    rig.join(0, 12, 12, None);
+    rig.apply(0);
+    rig.report(0, SnapshotEnd { facts: 0 });
+    rig.local(0, 1, 1, 7);
+    assert_eq!(rig.drain("n0/ram", false), Some(NMC_IN_PROGRESS), "it has something");
 }
 
 /// A value that is to be dropped moves to disk and back into memory before its owner hears of that.
