@@ -5,7 +5,8 @@
 #       AddressSanitizer and UndefinedBehaviorSanitizer) and as `n.valgrind`.
 #   nmc_add_program(NAME p SOURCES ..) and nmc_add_run(NAME n PROGRAM p ARGS ..)
 #       The two halves of it, for programs that are run several times with different arguments.
-#       `*_wrapper_noexc` and `*_wrapper_cpp20` are further forms of one body, which the tools see in `*_wrapper`: no tools.
+#       `*_wrapper_noexc` is a further form of one body, which AddressSanitizer sees in `*_wrapper`: no tools. No valgrind for `*_wrapper`
+#       itself: it is for the calls, and sees them in the other tests of the folder; those of a cluster it sees nowhere else.
 #   nmc_add_crash_program(NAME p SOURCES ..)
 #       A program against a library with crash points (src/base/point.rs); not where the library was built elsewhere.
 #   nmc_add_control(NAME n EXPECT regex COMMAND ..)
@@ -21,7 +22,8 @@ find_package(Threads REQUIRED)
 set(NMC_WARNINGS -Wall -Wextra -Wpedantic -Werror)
 # Compiling takes longer than running: no optimisation, and lines for stack traces.
 set(NMC_OPTIMIZE -O0 -g1)
-set(NMC_FURTHER_FORM "_wrapper_(noexc|cpp20)$")
+set(NMC_FURTHER_FORM "_wrapper_noexc$")
+set(NMC_SEEN_BY_VALGRIND "^(world|store|tier|ep|kv)_wrapper$|${NMC_FURTHER_FORM}")
 set(NMC_SANITIZE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O0 -g1)
 set(NMC_ASAN_ENV
   "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:handle_segv=1"
@@ -141,7 +143,7 @@ function(nmc_add_run)
     set_tests_properties(${R_NAME}.asan PROPERTIES TIMEOUT ${slow} LABELS "${R_LABELS};asan" ENVIRONMENT "${NMC_ASAN_ENV}")
     list(APPEND all ${R_NAME}.asan)
   endif()
-  if(NANOMC_VALGRIND AND VALGRIND AND NOT R_NO_VALGRIND AND NOT R_NAME MATCHES "${NMC_FURTHER_FORM}")
+  if(NANOMC_VALGRIND AND VALGRIND AND NOT R_NO_VALGRIND AND NOT R_NAME MATCHES "${NMC_SEEN_BY_VALGRIND}")
     add_test(NAME ${R_NAME}.valgrind COMMAND ${NMC_VALGRIND_RUN} $<TARGET_FILE:${R_PROGRAM}> ${R_ARGS})
     set_tests_properties(${R_NAME}.valgrind PROPERTIES
       TIMEOUT ${slow} LABELS "${R_LABELS};valgrind" ENVIRONMENT "NMC_TEST_TOOL=valgrind")

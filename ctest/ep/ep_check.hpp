@@ -437,12 +437,12 @@ inline double tolerance(const Case& c) {
 }
 
 // A random case.
-inline Case random_case(uint64_t seed) {
+inline Case random_case(uint64_t seed, uint32_t most_tokens = 40) {
   Random random(seed);
   Case c;
   c.seed = seed;
   c.world = 1 + random() % 8;
-  c.t_cap = 1 + random() % 40;
+  c.t_cap = 1 + static_cast<uint32_t>(random() % most_tokens);
   c.hidden = 128 * (1 + random() % 4);
   c.top_k = 1 + random() % 8;
   c.experts = c.world * (2 + random() % 8);

@@ -46,7 +46,7 @@ void exchange_rows(HostRank& rank) {
 }
 
 void run(uint64_t seed, int runs, const std::string& broken) {
-  const Case c = random_case(seed);
+  const Case c = random_case(seed, under_tool_named("valgrind") ? 8 : 40);  // there the sums that they are compared with take longest
   const Sum sum = broken == "order" ? Sum::kBackwards : broken == "fused" ? Sum::kFused : Sum::kAsPromised;
   std::vector<Bytes> first;
   for (int n = 0; n < runs; ++n) {

@@ -328,7 +328,7 @@ void forked_and_fetched() {
 
 void attached_at_once() {
   promise("of threads that attach a store one does, and sequences are moved to it");
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < (under_tool_named("valgrind") ? 4 : 20); ++round) {  // where threads take turns, more show nothing
     Shared shared({"", 10, 100, 40, 1, NMC_KV_WHEN_FULL_MOVE_SEQUENCE, false, false});
     std::atomic<int> attached{0}, ready{0};
     std::vector<std::thread> all;

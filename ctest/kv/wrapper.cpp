@@ -1,5 +1,5 @@
-// nanomc/kv.hpp: every function in both forms, from one body; without exceptions (wrapper_noexc.cpp) in the only one, and with
-// std::span (wrapper_cpp20.cpp).
+// nanomc/kv.hpp: every function in both forms, from one body; without exceptions (wrapper_noexc.cpp) in the only one, with
+// std::span.
 #include <array>
 #include <cstring>
 #include <numeric>

@@ -325,6 +325,37 @@ void keys() {
   CHECK(out == nullptr);
 }
 
+void streams() {
+  promise("calls_for_a_cuda_stream_need_a_device");
+  Embedded store;
+  OK(put(store, "k", "0123"));
+  const nmc_slice_t key = slice_of("k");
+  nmc_view_t view{}, other{};
+  OK(nmc_store_pin(store, key, &view));
+  nmc_write_plan_t plan{};
+  OK(nmc_store_open_for_write(store, slice_of("w"), 4, nullptr, &plan));
+  char four[4] = {};
+  const nmc_buffer_t buffer{four, 4};
+  const nmc_slice_t slice{four, 4};
+  nmc_publish_desc_t desc{};
+  nmc_device_pin_t pin{};
+  uint32_t number = 0;
+  GIVES(nmc_store_commit_async(store, &plan, nullptr), NMC_ERR_UNSUPPORTED);
+  GIVES(nmc_store_push_async(store, &plan, 0, &slice, 1, nullptr), NMC_ERR_UNSUPPORTED);
+  GIVES(nmc_store_fetch_async(store, &view, 0, &buffer, 1, nullptr), NMC_ERR_UNSUPPORTED);
+  GIVES(nmc_store_unpin_async(store, &view, nullptr), NMC_ERR_UNSUPPORTED);
+  GIVES(nmc_store_wait_ready_async(store, key, 0, nullptr, &number), NMC_ERR_UNSUPPORTED);
+  GIVES(nmc_store_publish_desc(store, &plan, &desc), NMC_ERR_UNSUPPORTED);
+  GIVES(nmc_store_publish_captured(store, &desc, 1, nullptr), NMC_ERR_UNSUPPORTED);
+  GIVES(nmc_store_slot_reserve(store, &number), NMC_ERR_UNSUPPORTED);
+  GIVES(nmc_store_slot_pin(store, 0, key, &other), NMC_ERR_NOT_FOUND);
+  GIVES(nmc_store_device_pin(store, 0, key, &pin), NMC_ERR_NOT_FOUND);
+  GIVES(nmc_store_slot_unpin_async(store, 0, nullptr), NMC_ERR_NOT_FOUND);
+  GIVES(nmc_store_slot_release(store, 0), NMC_ERR_NOT_FOUND);
+  OK(nmc_store_unpin(store, &view));
+  OK(nmc_store_abort(store, &plan));
+}
+
 void pointers() {
   promise("null_where_memory_is_needed_is_refused_and_nothing_is_written");
   Embedded store;
@@ -713,6 +744,7 @@ int main() {
   forked();
   configs();
   keys();
+  streams();
   pointers();
   ranges();
   texts();

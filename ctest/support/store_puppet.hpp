@@ -227,13 +227,14 @@ class Client {
         sleep_ms(2);
       }
       answer << seconds_now() - start;
-    } else if (verb == "await_put") {  // repeats a put while the master is away: the seconds
+    } else if (verb == "await_put") {  // await_put <key> <size> <seed> [<seconds>]: repeats a put while the master is away: the seconds
       const std::string key = word();
       const std::string value = value_of_next(number);
-      const double start = seconds_now();
+      const long long seconds = number();
+      const double start = seconds_now(), patience = seconds == 0 ? kPatience / 2 : static_cast<double>(seconds);
       const auto away = [](nmc_status_t s) { return s == NMC_ERR_UNAVAILABLE || s == NMC_ERR_TIMEOUT; };
       nmc_status_t status = NMC_ERR_UNAVAILABLE;
-      while (away(status) && seconds_now() - start < kPatience / 2) {
+      while (away(status) && seconds_now() - start < patience) {
         status = put(store_, key, value);
         if (away(status)) sleep_ms(5);
       }

@@ -77,7 +77,7 @@ void whole_values(uint32_t store_flags, uint32_t tier_flags) {
     CHECK(state_of(store, key) == NMC_OBJECT_ON_DISK);
     CHECK(get(store, key) == value);
     for (size_t shift : {0, 1, 8, 512, 2048, 4095}) {
-      if (under_tool() && shift > 1 && size > 1 << 20) continue;  // long values take long there, and are the same for all shifts
+      if (under_tool() && shift > 0 && size > 1 << 20) continue;  // long values take long there; get() has read into an odd address
       Shifted to(size, shift);
       OK(nmc_store_get_into(store, bytes_of(key), to.data(), size));
       CHECK(to.is(value) && to.zones_intact());
@@ -95,7 +95,8 @@ void whole_values(uint32_t store_flags, uint32_t tier_flags) {
   GIVES(nmc_store_get_into(store, bytes_of(name_of(4097)), small.data(), small.size()), NMC_ERR_INVALID_ARG);
   GIVES(nmc_store_get_into(store, bytes_of(name_of(4095)), small.data(), small.size()), NMC_ERR_INVALID_ARG);
   CHECK(small.zones_intact());
-  CHECK(verified(tier).objects == kSizes.size() && verified(tier).corrupt == 0);
+  const nmc_tier_verified_t found = verified(tier);
+  CHECK(found.objects == kSizes.size() && found.corrupt == 0);
 }
 
 void parts() {
@@ -407,7 +408,7 @@ void pressure() {
   nmc_tier_config_t config = tier_config(dir.path);
   config.bucket_bytes = 1 << 20;
   OpenTier tier(store, config);
-  constexpr uint64_t kValues = 600;
+  const uint64_t kValues = under_tool_named("valgrind") ? 200 : 600;  // three times what memory holds is enough there
   constexpr size_t kBytes = 60001;
   for (uint64_t i = 0; i < kValues; ++i) {
     OK(put(store, std::to_string(i), value_of(i, kBytes)));

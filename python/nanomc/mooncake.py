@@ -12,6 +12,7 @@ NMC_TLS_CERT, NMC_TLS_KEY and NMC_TLS_CA name the files of its certificates.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import mmap
@@ -135,6 +136,8 @@ class MooncakeDistributedStore:
         self._client: Optional[Client] = None
         self._hostname = ""
         self._staging: Optional[mmap.mmap] = None
+        #: Bytes of the segment that has the node's name, and of all its segments.
+        self._segment = self._given = 0
         self._lock = threading.RLock()
         _LOCKED.add(self)
 
@@ -174,14 +177,64 @@ class MooncakeDistributedStore:
             self._staging = staging
             client.register(address_of(ffi.from_buffer(staging)), local_buffer_size)
         self._client, self._hostname = client, hostname
+        self._segment = self._given = global_segment_size
         return OK
 
+    @_coded
     def initAll(self, protocol: str = "tcp", device_name: str = "", mount_segment_size: int = 16 * _MIB) -> int:
-        """`setup` has done everything: 0 after it, a negative number before."""
+        """After `setup`, which has joined the cluster: sees that this node gives `mount_segment_size` bytes. If it gives less, its segment
+        is made anew under its name, which takes about a second. One with values that have nowhere else to go stays as it is; then what is
+        missing is a further segment. If it gives more, nothing changes."""
         if self._client is None:
-            _LOG.error("initAll: call setup first")
-            return INVALID_PARAMS
+            raise ValueError("call setup first")
+        if mount_segment_size < 0:
+            raise ValueError(f"a segment of {mount_segment_size} bytes is not possible")
+        with self._lock:
+            if mount_segment_size > self._given:
+                self._give(self._open(), mount_segment_size - self._given)
         return OK
+
+    def _give(self, client: Client, more: int) -> None:
+        former = self._segment
+        if former == 0:
+            return self._mount(client, more)
+        if not self._emptied(client):
+            client.mount(heap_bytes=max(more, _MIB))  # values may be larger than what is missing
+            self._given += more
+            return None
+        client.unmount(self._hostname)
+        self._segment, self._given = 0, self._given - former
+        try:
+            self._mount(client, former + more)
+        except NanomcError:
+            self._mount(client, former)
+            raise
+        finally:
+            with contextlib.suppress(NanomcError):
+                client.undrain(self._hostname)  # what the master knows of the former one is no drain of this one
+        return None
+
+    def _mount(self, client: Client, nbytes: int) -> None:
+        client.mount(self._hostname, heap_bytes=nbytes)
+        self._segment, self._given = nbytes, self._given + nbytes
+
+    def _emptied(self, client: Client) -> bool:
+        """Whether nothing is in the segment, and nothing comes into it any more: other nodes have taken what was there."""
+        emptied, left = False, 0
+        try:
+            for _ in range(15):
+                told = client.drain(self._hostname, 2000)
+                emptied = told.done
+                if emptied or 0 < left <= told.left:
+                    break
+                left = told.left
+        except NotFound:
+            _LOG.warning("initAll: there is no segment %s any more", self._hostname)
+        finally:
+            if not emptied:
+                with contextlib.suppress(NanomcError):
+                    client.undrain(self._hostname)
+        return emptied
 
     init_all = initAll
 

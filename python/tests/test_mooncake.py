@@ -46,6 +46,42 @@ def test_the_calls_of_the_seed(store):
     assert store.tearDownAll() == 0 and store.close() == 0
 
 
+def given(store):
+    return sorted((segment.name, segment.capacity >> 20) for segment in store._open().segments())
+
+
+def test_initAll_gives_as_much_as_it_is_told(master):
+    store = MooncakeDistributedStore()
+    assert store.setup("localhost", "etcd://127.0.0.1:2379", master_server_addr=master) == 0
+    name, before = store.get_hostname(), given(store)
+    assert store.initAll("tcp", "") == 0 and store.initAll("tcp", "", 0) == 0 and given(store) == before and len(before) == 1
+    assert store.initAll("tcp", "", mount_segment_size=64 << 20) == 0
+    values = {f"{number}": os.urandom(1 << 20) for number in range(40)}  # what there is no room for is evicted
+    values["large"] = os.urandom(17 << 20)
+    assert [store.put(key, value) for key, value in values.items()] == [0] * len(values)
+    assert [key for key, value in values.items() if store.is_exist(key) != 1 or store.get(key) != value] == []
+    after = given(store)
+    assert [one for one, _ in after] == [name] and after[0][1] > before[0][1] + 40
+    assert store.initAll("tcp", "", 64 << 20) == 0 and store.init_all(mount_segment_size=32 << 20) == 0 and given(store) == after
+    assert store.initAll("tcp", "", -1) == mooncake.INVALID_PARAMS and store.initAll("tcp", "", "much") == mooncake.INVALID_PARAMS
+    assert store.close() == 0 and store.initAll("tcp", "", 64 << 20) == mooncake.INVALID_PARAMS
+
+
+def test_initAll_loses_nothing(master):
+    store = made(master)
+    name, before = store.get_hostname(), given(store)
+    assert store.initAll("tcp", "", 1 << 60) < 0 and given(store) == before  # nobody has so much
+    assert store.put("k", b"v") == 0
+    assert store.initAll("tcp", "", (16 << 20) + 1) == 0  # there is nowhere else to copy it to
+    assert len(given(store)) == 2 and before[0] in given(store) and store.get("k") == b"v"
+    other = made(master)
+    assert store.initAll("tcp", "", 48 << 20) == 0 and other.get("k") == store.get("k") == b"v"
+    assert len(given(store)) == 3 and dict(given(store))[name] >= 45 and store.get_hostname() == name
+    assert store.close() == 0 and other.close() == 0
+    assert store.setup("localhost", "", 0, 0, "tcp", "", master) == 0 and store.get_hostname() not in dict(given(store))
+    assert store.initAll("tcp", "", 1 << 20) == 0 and dict(given(store))[store.get_hostname()] == 1 and store.close() == 0
+
+
 def test_the_calls_of_the_package(store):
     assert store.health_check() == 0 and store.get_hostname().startswith("localhost:")
     assert store.put("k", bytearray(b"value")) == 0

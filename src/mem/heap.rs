@@ -191,6 +191,10 @@ fn need_device(device: Option<&Arc<Device>>) -> Result<&Arc<Device>> {
     })
 }
 
+fn wrong_descriptors() -> Error {
+    Error::new(NMC_ERR_PROTOCOL, "a heap was announced with the wrong number of descriptors")
+}
+
 impl Heap {
     /// Makes a heap of `bytes`, with huge pages if asked for and available.
     pub fn create(
@@ -274,17 +278,7 @@ impl Heap {
     pub unsafe fn open(desc: &HeapDesc, fd: Option<OwnedFd>, device: Option<&Arc<Device>>) -> Result<Self> {
         let same_process = desc.process == id::of_process()?;
         match (desc.route, fd) {
-            (Route::HostFd, Some(fd)) => {
-                let mut heap = Self::from_slab(Slab::open(fd, desc.bytes, true)?, desc.bytes, device)?;
-                heap.desc.id = desc.id;
-                heap.desc.lent = desc.lent;
-                Ok(heap)
-            }
-            (Route::VmmFd, Some(fd)) => {
-                let heap = VmmHeap::import(need_device(device)?, fd.as_fd(), desc.allocation_bytes)?;
-                let base = heap.base() + desc.offset;
-                Ok(Self { desc: desc.clone(), base, memory: HeapMemory::Vmm { _heap: heap, fd }, registration: None })
-            }
+            (_, Some(fd)) => Self::open_descriptor(desc, fd, device),
             (Route::Ipc | Route::Address, None) if same_process => {
                 Ok(Self { desc: desc.clone(), base: desc.address, memory: HeapMemory::Lent, registration: None })
             }
@@ -298,7 +292,30 @@ impl Heap {
                 NMC_ERR_UNSUPPORTED,
                 "the heap is private memory of another process; a memfd can be lent to other processes, an address cannot"
             ),
-            _ => crate::bail!(NMC_ERR_PROTOCOL, "a heap was announced with the wrong number of descriptors"),
+            (Route::HostFd | Route::VmmFd, None) => Err(wrong_descriptors()),
+        }
+    }
+
+    /// Opens the heap of another rank by the descriptor that came with its description. Whatever that says, the heap is memory behind the
+    /// descriptor, and no other.
+    pub fn open_descriptor(desc: &HeapDesc, fd: OwnedFd, device: Option<&Arc<Device>>) -> Result<Self> {
+        match desc.route {
+            Route::HostFd => {
+                let mut heap = Self::from_slab(Slab::open(fd, desc.bytes, true)?, desc.bytes, device)?;
+                heap.desc.id = desc.id;
+                heap.desc.lent = desc.lent;
+                Ok(heap)
+            }
+            Route::VmmFd => {
+                let (bytes, all) = (desc.bytes, desc.allocation_bytes);
+                if desc.offset.checked_add(bytes).is_none_or(|end| end > all) {
+                    crate::bail!(NMC_ERR_PROTOCOL, "a heap of {bytes} bytes is announced in an allocation of {all}");
+                }
+                let heap = VmmHeap::import(need_device(device)?, fd.as_fd(), all)?;
+                let base = heap.base() + desc.offset;
+                Ok(Self { desc: desc.clone(), base, memory: HeapMemory::Vmm { _heap: heap, fd }, registration: None })
+            }
+            Route::Ipc | Route::Address => Err(wrong_descriptors()),
         }
     }
 
@@ -351,6 +368,15 @@ impl Heap {
         match &self.memory {
             HeapMemory::Host(slab) if !self.desc.lent => slab.populate(goes_on),
             _ => Ok(()),
+        }
+    }
+
+    /// Where its bytes are.
+    #[must_use]
+    pub fn kind(&self) -> HeapKind {
+        match (&self.memory, self.desc.route) {
+            (HeapMemory::Host(_), _) | (HeapMemory::Lent, Route::Address) => HeapKind::Host,
+            _ => HeapKind::Cuda,
         }
     }
 
@@ -418,5 +444,29 @@ mod tests {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&slab.as_fd()));
         let read_only = std::fs::File::open(path).unwrap();
         assert_eq!(status(read_only.into(), 8192), Some(NMC_ERR_INVALID_ARG), "it cannot be written");
+    }
+
+    /// Whatever a description says, with a descriptor it is memory behind that.
+    #[test]
+    fn a_description_that_does_not_fit_its_descriptor_is_refused() {
+        let slab = Slab::create(c"opened", 8192, false, &Deadline::after(std::time::Duration::from_secs(60))).unwrap();
+        let good = Heap::describe(Route::HostFd, 4096, 8192).unwrap();
+        let open = |desc: &HeapDesc| Heap::open_descriptor(desc, slab.as_fd().try_clone_to_owned().unwrap(), None);
+        let heap = open(&good).unwrap();
+        assert!(heap.kind() == HeapKind::Host && heap.base() != good.address, "control");
+        let status = |desc: HeapDesc| open(&desc).err().map(|error| error.status);
+        for route in [Route::Address, Route::Ipc] {
+            assert_eq!(
+                status(HeapDesc { route, ..good.clone() }),
+                Some(NMC_ERR_PROTOCOL),
+                "{route:?} has no descriptor"
+            );
+        }
+        assert_eq!(status(HeapDesc { bytes: 1 << 20, ..good.clone() }), Some(NMC_ERR_PROTOCOL), "too short");
+        let route = Route::VmmFd;
+        for (offset, bytes) in [(4096, 8192), (u64::MAX, 1)] {
+            let beyond = HeapDesc { route, offset, bytes, ..good.clone() };
+            assert_eq!(status(beyond), Some(NMC_ERR_PROTOCOL), "{bytes} bytes at {offset}");
+        }
     }
 }

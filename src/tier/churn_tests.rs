@@ -2,14 +2,18 @@
 //! what the file system says of them, is little more than what lives.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+use super::config::{Backend, Config, Evict};
+use super::facade::Tier;
 use super::format::{BLOCK, Shape, footer_bytes};
-use super::io::Disk as _;
 use super::io::sim::Random;
-use super::tests::{config, evict, get, open, store, try_put, value};
-use super::*;
+use super::io::{self, Disk as _};
+use super::test_store::{config, evict, get, store, try_put, value};
+use super::tests::open;
+use crate::store::Store;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 const BYTES: usize = 32 << 10;
 /// Values that live, and those that a bucket has.

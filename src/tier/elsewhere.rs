@@ -4,7 +4,6 @@
 use super::config::{Scanned, Verified};
 use super::io::Buffer;
 use super::reader::{Live, Reader};
-use super::{ALL, no_tier};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
@@ -14,6 +13,15 @@ use crate::store::Store;
 use crate::store::backing::DiskEntry;
 use crate::store::disk::DiskAccess;
 use std::any::Any;
+use std::time::Duration;
+
+/// For a call of the owner: as long as the store lets calls wait.
+const ALL: Duration = Duration::MAX;
+
+#[cold]
+pub fn no_tier() -> Error {
+    Error::new(NMC_ERR_NOT_FOUND, "the store has no tier: the process of its master opens it first")
+}
 
 fn reader_of(disk: &DiskAccess) -> Result<&Reader> {
     (&*disk.reader as &dyn Any).downcast_ref().ok_or_else(no_tier)

@@ -4,6 +4,7 @@
 use super::config::Config;
 use super::io::{Options, RealDisk};
 use super::owner::Running;
+use super::reader::install;
 use crate::base::error::Result;
 use crate::store::backing::HeldMemory as _;
 use crate::store::watch::Announcer;
@@ -28,7 +29,7 @@ pub struct Hosted {
 impl Hosted {
     /// For the store of these masters, which wait for it ([`Masters::open_with_tier`]). Fails at once if the directory cannot be had.
     pub fn new(masters: &Masters, config: Config) -> Result<Self> {
-        super::install();
+        install();
         if config.promote_after > 0 {
             crate::bail!(
                 NMC_ERR_UNSUPPORTED,

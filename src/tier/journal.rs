@@ -2,12 +2,11 @@
 //! go after the master's lock, so that it survives whoever is killed, and synced where a power loss must be survived as well.
 //! A file that cannot be written or synced is never tried again: everything is written anew, to the next one.
 
-use super::backend::create_temporary;
 use super::format::{
     Entry, JOURNAL_RECORD, Replay, Replayer, Space, encode_entries, encode_entry, journal_name, journal_number,
     journal_temporary_name,
 };
-use super::io::{Disk, File};
+use super::io::{Disk, File, create_temporary};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE};

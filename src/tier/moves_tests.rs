@@ -1,11 +1,17 @@
 //! What comes back into memory, and what leaves the disk, in one process: a real store over a real directory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-use super::tests::{config, evict, get, open, put, store, value, where_is};
-use super::*;
+use super::config::{Backend, Config, Evict};
+use super::facade::Tier;
+use super::format;
+use super::owner::Happened;
+use super::test_store::{PAGE, config, evict, get, put, store, try_put, value, where_is};
+use super::tests::open;
 use crate::base::status::{NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND};
+use crate::store::Store;
 use crate::store::master::Admission;
 use crate::store::read::Presence;
+use std::time::Duration;
 
 const BYTES: usize = 32 << 10;
 
@@ -217,7 +223,7 @@ fn what_a_quota_is_about_to_evict_is_written_ahead_too() {
     let store = store();
     let tier = open(&store, &Config { paused: false, heartbeat_ms: 2, ..config(&dir) });
     put(&store, "else", &value(99, 5000));
-    let small = store.namespace(b"small", Some(20 * u64::from(super::tests::PAGE))).unwrap();
+    let small = store.namespace(b"small", Some(20 * u64::from(PAGE))).unwrap();
     for i in 0..40 {
         put(&small, &format!("k{i}"), &value(i, 3000));
         assert!(soon(|| tier.stats().unwrap().written_objects + 6 > i), "{i}: {:?}", tier.stats());
@@ -244,7 +250,7 @@ fn a_put_that_writes_through_is_on_disk_when_it_returns_and_many_share_a_bucket(
     let tier = open(&store, &Config { write_through: true, ..config(&dir) });
     put(&store, "one", &value(1, BYTES));
     assert_eq!(tier.stats().unwrap().objects, 1);
-    super::tests::try_put(&store, "one", &value(2, 100), true).unwrap();
+    try_put(&store, "one", &value(2, 100), true).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..8u64 {
             let store = store.share();
@@ -270,7 +276,7 @@ fn a_put_that_writes_through_is_on_disk_when_it_returns_and_many_share_a_bucket(
         std::fs::create_dir_all(copy.path().join("tier")).unwrap();
         std::fs::copy(file.path(), copy.path().join("tier").join(file.file_name())).unwrap();
     }
-    let other = super::tests::store();
+    let other = super::test_store::store();
     let _tier = open(&other, &config(&copy));
     assert_eq!(get(&other, "7/7").unwrap(), value(63, 1000));
     assert_eq!(get(&other, "one").unwrap(), value(2, 100));

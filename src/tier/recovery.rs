@@ -1,13 +1,13 @@
 //! What is in a directory when its owner begins: reads the head and the journal, looks at the list of every bucket, and puts aside
 //! what cannot be used. Nothing that was promised is overlooked, nothing that is over is found, and nothing is touched that is not
-//! the tier's.
+//! the tier's. And what is there for one who only reads.
 
 use super::backend::{self, DATA_NAME, Found, Storage};
 use super::config::{Backend, Config, Torn};
 use super::format::{
     self, BLOCK, Entry as Note, Head, Item, SUPER_NAME, Space, journal_name, journal_number, journal_temporary_number,
 };
-use super::io::{Disk, Listed};
+use super::io::{Disk, Listed, create_temporary};
 use super::journal::{self, Journal, State};
 use crate::base::error::{Error, Result};
 use crate::base::log;
@@ -100,6 +100,16 @@ pub fn find(storage: &dyn Storage, listed: Vec<Listed>, state: &State) -> Result
     storage.find(&others(listed), state)
 }
 
+/// The same for one who is not its owner, and has looked at nothing yet.
+pub fn find_in(storage: &dyn Storage, disk: &dyn Disk) -> Result<Found> {
+    let listed = disk.list()?;
+    let mut state = State::default();
+    if storage.is_in_journal() {
+        state = journal::read_latest(disk, read_head(disk)?.tier_id, &names_of(&listed)?)?.1;
+    }
+    find(storage, listed, &state)
+}
+
 /// Reads the head of a directory.
 pub fn read_head(disk: &dyn Disk) -> Result<Head> {
     let file = disk.open_buffered(SUPER_NAME, false)?;
@@ -113,7 +123,7 @@ pub fn read_head(disk: &dyn Disk) -> Result<Head> {
 
 fn write_head(disk: &dyn Disk, head: &Head) -> Result<()> {
     let temporary = format!("{SUPER_NAME}.tmp");
-    let file = backend::create_temporary(disk, &temporary, BLOCK as u64)?;
+    let file = create_temporary(disk, &temporary, BLOCK as u64)?;
     file.write(&head.encode(), 0)?;
     file.datasync()?;
     disk.rename(&temporary, SUPER_NAME)?;

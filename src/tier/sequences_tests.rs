@@ -1,11 +1,15 @@
 //! Sequences of events that once broke a promise: each was found by reading or attacking, and has its test here.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+use super::config::{Backend, Config, Evict};
 use super::directory::{Directory, Source};
+use super::format::{self, Head};
 use super::io::Disk as _;
 use super::io::sim::{Fault, Random, SimDisk};
-use super::tests::{config, evict, get, open, put, store, try_put, value, where_is};
-use super::*;
+use super::test_store::{config, evict, get, put, store, try_put, value, where_is};
+use super::tests::open;
+use super::{io, journal, recovery};
+use crate::base::error::Result;
 use crate::base::status::{NMC_ERR_IO, NMC_ERR_NO_SPACE, NMC_ERR_STALE};
 use crate::layout::disk::Space;
 use crate::store::backing::{Mark, SpaceName};
@@ -13,6 +17,8 @@ use crate::store::master::{Stored, ToWrite};
 use crate::store::read::Presence;
 use crate::store::write::PutOptions;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 const BYTES: usize = 32 << 10;
 const ALL: [Backend; 3] = [Backend::Bucket, Backend::File, Backend::Offset];

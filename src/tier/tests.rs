@@ -1,27 +1,17 @@
 //! The tier as a whole, in one process: a real store over a real directory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-use super::*;
+use super::config::{Backend, Config, Verified};
+use super::facade::Tier;
+use super::test_store::{PAGE, PAGES, config, evict, get, put, store, try_put, value, where_is};
+use super::{backend, format, io, journal, recovery};
+use crate::base::error::Result;
 use crate::base::random::Random;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND};
+use crate::store::Store;
 use crate::store::copy::Slice;
 use crate::store::read::{Look, Presence};
-use crate::store::strays;
-use crate::store::write::PutOptions;
-
-pub(super) const PAGE: u32 = 4096;
-const PAGES: u64 = 512;
-
-pub(super) fn store() -> Store {
-    let heap_bytes = PAGES * u64::from(PAGE);
-    let world = crate::world::Config { heap_bytes, world_size: 1, ..strays::world() };
-    let config = crate::store::Config { page_bytes: PAGE, max_objects: Some(1024), ..crate::store::Config::default() };
-    Store::embedded(&world, &config).unwrap()
-}
-
-pub(super) fn config(dir: &tempfile::TempDir) -> Config {
-    Config { directory: dir.path().join("tier"), paused: true, max_objects: 4096, ..Config::default() }
-}
+use std::time::Duration;
 
 /// The same with every backend that keeps something.
 fn configs(dir: &tempfile::TempDir) -> impl Iterator<Item = Config> {
@@ -46,49 +36,12 @@ pub(super) fn open(store: &Store, config: &Config) -> Tier {
     Tier::open(store, config, &mut |_, _| ()).unwrap()
 }
 
-pub(super) fn value(seed: u64, bytes: usize) -> Vec<u8> {
-    let word =
-        |i: u64| (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17) ^ i.wrapping_mul(0xff51_afd7_ed55_8ccd);
-    let mut value: Vec<u8> = (0..bytes.div_ceil(8) as u64).flat_map(|i| word(i).to_le_bytes()).collect();
-    value.truncate(bytes);
-    value
-}
-
-pub(super) fn try_put(store: &Store, key: &str, value: &[u8], replace: bool) -> Result<()> {
-    let options = PutOptions { replace, metadata: key.as_bytes(), ..PutOptions::DEFAULT };
-    strays::put(store, key.as_bytes(), value, &options)
-}
-
-pub(super) fn put(store: &Store, key: &str, value: &[u8]) {
-    try_put(store, key, value, false).unwrap();
-}
-
-pub(super) fn get(store: &Store, key: &str) -> Option<Vec<u8>> {
-    let mut buffer = vec![0; 2 << 20];
-    let slice = Slice::of_test_mut(&mut buffer);
-    match store.get(key.as_bytes(), slice).unwrap() {
-        Look::Ready(bytes) => {
-            buffer.truncate(usize::try_from(bytes).unwrap());
-            Some(buffer)
-        }
-        _ => None,
-    }
-}
-
 fn flip(file: &std::path::Path, at: usize) {
     use std::os::unix::fs::FileExt as _;
     let file = std::fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, at as u64).unwrap();
     file.write_all_at(&[byte[0] ^ 1], at as u64).unwrap();
-}
-
-pub(super) fn where_is(store: &Store, key: &str) -> Presence {
-    store.presence(key.as_bytes()).unwrap()
-}
-
-pub(super) fn evict(store: &Store) {
-    store.evict_until_below(0, 0).unwrap();
 }
 
 const SIZES: [usize; 12] = [0, 1, 40, 3000, 3700, 4095, 4096, 4097, 65_535, 65_537, 300_000, 1_048_576];

@@ -2,9 +2,9 @@
 //! everyone waits until all counts are there. Nothing is lost when a rank dies in the middle: the same barrier can
 //! be called again, also together with a process that took the dead rank's place.
 
-use super::World;
 use super::liveness::RankState;
 use super::shared::Shared;
+use super::world::World;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_PEER_LOST, NMC_ERR_TIMEOUT};

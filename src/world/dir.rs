@@ -207,7 +207,7 @@ impl Lock {
 
     /// The locks of the ranks.
     pub fn rank_locks(&self) -> Result<RankLocks> {
-        match RankLocks::open(&self.place)? {
+        match RankLocks::open(&self.place.rank_locks())? {
             Some(locks) => Ok(locks),
             None => crate::bail!(NMC_ERR_OS, "{} was removed", self.place.world.display()),
         }
@@ -235,7 +235,7 @@ impl Drop for Lock {
         if self.place.rank_locks().exists() {
             let held = |locks: RankLocks| (0..MAX_RANKS).any(|rank| locks.is_held(u32::try_from(rank).unwrap_or(0)));
             // If they cannot be looked at, nobody knows that they are free.
-            if RankLocks::open(&self.place).map_or(true, |locks| locks.is_some_and(held)) {
+            if RankLocks::open(&self.place.rank_locks()).map_or(true, |locks| locks.is_some_and(held)) {
                 return; // the last rank to leave removes the rest
             }
             let _ = std::fs::remove_file(self.place.rank_locks());

@@ -212,7 +212,7 @@ impl Attempt<'_> {
         }
         let Welcome { world_id, rank, generation, .. } = *welcome;
         // The master has ended meanwhile, and removed the directory.
-        let locks = RankLocks::open(&self.config.place())?.ok_or(Setback::NoMaster)?;
+        let locks = RankLocks::open(&self.config.place().rank_locks())?.ok_or(Setback::NoMaster)?;
         locks.hold(rank, &self.config.deadline)?;
         Ok(Seat { rank, generation, world_id, control, words: Arc::new(words), life, locks })
     }
@@ -227,7 +227,8 @@ impl Attempt<'_> {
         let heap = match (lent.take(), welcome.adopt.first()) {
             (Some(heap), _) => heap,
             (None, Some(former)) => {
-                let heap = sys::open_heap(former, fds.next(), self.device)?;
+                let missing = || Error::new(NMC_ERR_PROTOCOL, "the former heap came without its descriptor");
+                let heap = Heap::open_descriptor(former, fds.next().ok_or_else(missing)?, self.device)?;
                 if heap.bytes() != self.config.heap_bytes {
                     return Err(Error::new(NMC_ERR_PROTOCOL, "the former heap has another size").into());
                 }

@@ -5,6 +5,7 @@
 mod barrier;
 pub mod config;
 pub mod dir;
+mod gpu;
 mod join;
 pub mod liveness;
 pub mod master;

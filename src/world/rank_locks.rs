@@ -3,7 +3,6 @@
 //! before it forms a world: whoever lives in the former one goes before newcomers. Process ids would say the same, but not
 //! across pid namespaces.
 
-use super::dir::Place;
 use super::sys;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
@@ -11,19 +10,20 @@ use crate::rpc::ParentOnly;
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 
 /// The file, opened.
 #[derive(Debug)]
 pub struct RankLocks(ParentOnly);
 
 impl RankLocks {
-    /// Opens the file of a world, made if need be; `None` if its directory is gone. The directory must have been checked.
-    pub fn open(place: &Place) -> Result<Option<Self>> {
-        let path = place.rank_locks();
+    /// Opens the file of a world ([`super::dir::Place::rank_locks`]), made if need be; `None` if its directory is gone. The directory must
+    /// have been checked.
+    pub fn open(path: &Path) -> Result<Option<Self>> {
         let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
         let mut options = File::options();
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-        match file.open(&path) {
+        match file.open(path) {
             // A forked child never reports to a master, and does not make one wait.
             Ok(file) => Ok(Some(Self(ParentOnly::new(file.into())))),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),

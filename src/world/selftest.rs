@@ -3,9 +3,9 @@
 //! heaps all of it is done by kernels.
 
 mod gpu;
+mod sys;
 
-use super::World;
-use super::sys::Words;
+use super::world::World;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_PEER_LOST, NMC_ERR_TIMEOUT};
@@ -14,6 +14,7 @@ use crate::mem::HeapKind;
 use gpu::OnDevice;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use sys::Words;
 
 /// Most bytes that a rank writes into each heap.
 const MOST: u64 = 1 << 20;
@@ -64,7 +65,7 @@ impl World {
         let own = self.rank();
         for target in 0..self.params().world_size {
             let words = Words { rank: target, offset: u64::from(own) * run.bytes, bytes: run.bytes };
-            super::sys::fill_words(self, words, |i| pattern(run.seed, own, target, i))?;
+            sys::fill_words(self, words, |i| pattern(run.seed, own, target, i))?;
             self.word(target, own)?.0.store(run.flag, Ordering::Release);
         }
         Ok(None)
@@ -83,7 +84,7 @@ impl World {
                 std::thread::sleep(Duration::from_micros(50));
             }
             let words = Words { rank: own, offset: u64::from(source) * run.bytes, bytes: run.bytes };
-            if let Some(index) = super::sys::first_bad_word(self, words, |i| pattern(run.seed, source, own, i))? {
+            if let Some(index) = sys::first_bad_word(self, words, |i| pattern(run.seed, source, own, i))? {
                 return Err(corrupt(source, own, index * 8));
             }
         }

@@ -1,7 +1,7 @@
 //! The one thread that a joined rank runs: it notices deaths, takes in ranks that rejoin, and hands the world to a
 //! new master. It wakes up for events, not for the clock.
 
-use super::RankState;
+use super::liveness::RankState;
 use super::roster::{Slot, slots_of};
 use super::shared::{PeerView, Shared, is_want};
 use super::wire::{Message, Peer, Reattach, SERVICE};

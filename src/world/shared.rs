@@ -6,7 +6,6 @@ use super::dir::Place;
 use super::liveness::RankState;
 use super::rank_locks::RankLocks;
 use super::roster::Slot;
-use super::sys;
 use super::watch::Watch;
 use super::wire::{Holder, Params};
 use crate::base::error::{Error, Result};
@@ -44,13 +43,16 @@ pub fn is_want(error: &Error) -> bool {
 }
 
 /// Opens what was announced, which stays as it is.
+#[allow(unsafe_code, reason = "a heap of this process is known by its address")]
 fn open_announced(rank: u32, (desc, fd): &Announced, device: Option<&Arc<Device>>) -> Result<Arc<Heap>> {
     let of = |error: Error| error.context(format!("opening the heap of rank {rank}"));
     let fd = match fd.as_ref().map(OwnedFd::try_clone).transpose() {
         Ok(fd) => fd,
         Err(cause) => return Err(of(Error::new(NMC_ERR_LIMIT, format!("a descriptor: {cause}")))),
     };
-    sys::open_heap(desc, fd, device).map(Arc::new).map_err(of)
+    // SAFETY: the world's master announced it, who passes on what ranks have offered, all of them of this user (`dir::Place::check`). What a
+    // rank of this process offers by its address was lent to it, and stays until every heap that is made of it is gone (`mem::heap::Import`).
+    unsafe { Heap::open(desc, fd, device) }.map(Arc::new).map_err(of)
 }
 
 impl PeerView {

@@ -1,32 +1,11 @@
-//! The operating system as the world needs it: pidfds, pipes, locks on files, and words of a mapped heap. Every other file
-//! of the layer is safe code.
+//! The operating system as the world needs it: pidfds, pipes and locks on files.
 #![allow(unsafe_code, reason = "system calls")]
 #![allow(clippy::cast_possible_truncation, reason = "constants and struct sizes of the kernel's interface fit")]
 
-use super::World;
 use crate::base::error::{Error, Result};
-use crate::cuda::{self, Device, GivenStream};
-use crate::mem::{Heap, HeapDesc};
 use crate::rpc::owned;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
-
-/// Stores a program word of a rank when the work before it in `stream` is done.
-pub(super) fn store_word(world: &World, (rank, index): (u32, u32), value: u64, stream: GivenStream) -> Result<()> {
-    let (_, address) = world.word(rank, index)?;
-    let device = world.device()?;
-    // SAFETY: a word of the slab that the world has registered. That the stream is one, and gets there before the world is destroyed, says
-    // the C contract.
-    unsafe { cuda::stream_write_value64(device, stream.raw(), address, value) }
-}
-
-/// Opens the heap of another rank as it was announced.
-pub(super) fn open_heap(desc: &HeapDesc, fd: Option<OwnedFd>, device: Option<&Arc<Device>>) -> Result<Heap> {
-    // SAFETY: only ranks announce heaps. What one of this process has by its address stays until all worlds in it that know it are destroyed,
-    // which the C contract says.
-    unsafe { Heap::open(desc, fd, device) }
-}
 
 /// A descriptor of this very process that becomes readable when it dies.
 pub fn own_pidfd() -> Result<OwnedFd> {
@@ -117,33 +96,4 @@ pub fn is_locked(fd: BorrowedFd<'_>, at: libc::off_t) -> bool {
     // SAFETY: as above; the kernel writes what is in the way into the struct.
     let asked = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } == 0;
     asked && lock.l_type != libc::F_UNLCK as libc::c_short
-}
-
-/// Words of a rank's host heap.
-#[derive(Clone, Copy)]
-pub struct Words {
-    /// Whose.
-    pub rank: u32,
-    /// The first byte.
-    pub offset: u64,
-    /// How many bytes.
-    pub bytes: u64,
-}
-
-/// Fills them. Fails if they are not in the heap.
-pub fn fill_words(world: &World, words: Words, word: impl Fn(u64) -> u64) -> Result<()> {
-    let at = world.ptr(words.rank, words.offset, words.bytes)? as *mut u64;
-    for i in 0..words.bytes / 8 {
-        // SAFETY: `ptr` has checked the range against the heap, which is mapped and page-aligned. Others may look at the bytes
-        // meanwhile, so the stores are volatile.
-        unsafe { at.add(i as usize).write_volatile(word(i)) };
-    }
-    Ok(())
-}
-
-/// Index of the first that is not what it should be. Fails if they are not in the heap.
-pub fn first_bad_word(world: &World, words: Words, word: impl Fn(u64) -> u64) -> Result<Option<u64>> {
-    let at = world.ptr(words.rank, words.offset, words.bytes)? as *const u64;
-    // SAFETY: as in `fill_words`.
-    Ok((0..words.bytes / 8).find(|i| unsafe { at.add(*i as usize).read_volatile() } != word(*i)))
 }

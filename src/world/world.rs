@@ -334,11 +334,6 @@ impl World {
         Ok((word, self.presence.words_registration.as_ref().map_or(0, |r| r.device_ptr() + at as u64)))
     }
 
-    /// Stores a word when the work before it in `stream` is done.
-    pub fn write_word_async(&self, rank: u32, index: u32, value: u64, stream: crate::cuda::GivenStream) -> Result<()> {
-        super::sys::store_word(self, (rank, index), value, stream)
-    }
-
     pub(super) fn device(&self) -> Result<&Arc<Device>> {
         self.shared().device.as_ref().ok_or_else(|| {
             Error::new(NMC_ERR_UNSUPPORTED, "the world was joined without a CUDA device (set config.device)")

@@ -6,7 +6,7 @@ use super::{Action, Ask, Leader};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE, NMC_OK};
-use crate::cluster::types::{Media, Name, ObjectKey, PutId, is_reserved};
+use crate::cluster::types::{Media, Name, ObjectKey, is_reserved};
 use crate::cluster::wire::{Find, Found, ListSegments, Listed, MAX_KEYS, MAX_LISTED, ROOM, Replica, Segment, Segments};
 
 /// Keys that are worth looking at together first.
@@ -23,9 +23,7 @@ impl Leader {
             let keys = find.keys.iter().filter_map(|key| Some((self.spaces.find(key.space())?, key.key())));
             self.objects.warm(keys)?;
         }
-        let mut broken = Vec::new();
-        let mut keys = memory::try_collect(find.keys.iter().map(|key| self.listed(key, &find.missed, &mut broken)))?;
-        self.breaks(&broken);
+        let mut keys = memory::try_collect(find.keys.iter().map(|key| self.listed(key, &find.missed)))?;
         cut(&mut keys);
         // Whoever asks for parts has asked for their value before.
         let whole = keys.iter().zip(&find.keys).filter(|(_, key)| !is_reserved(key.space()));
@@ -34,23 +32,18 @@ impl Leader {
         Ok(())
     }
 
-    /// What of a key may be read, without those that were missed. Of a striped value all must be there: if something is not, it is told to `broken`.
-    fn listed(&self, key: &ObjectKey, missed: &[Name], broken: &mut Vec<PutId>) -> Result<Listed> {
+    /// What of a key may be read, without those that were missed. Of a striped value all must be there. What is with an owner that is away is only not
+    /// found: it stays, since its owner may be back with all of it.
+    fn listed(&self, key: &ObjectKey, missed: &[Name]) -> Result<Listed> {
         let found = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()));
         let held = found.map_or(&[][..], |at| self.objects.replicas(at));
         let mut replicas = Vec::new();
         let (mut last, mut unsure) = (None, false);
         for held in held.iter().filter(|held| held.gate == Gate::Open) {
             let owner = self.owners.get(usize::from(held.owner)).and_then(|owner| owner.listed());
-            let Some(node) = owner else {
-                if held.put.is_striped() && self.knows_parts() {
-                    // The stub is with an owner that is away. It is looked at whether there is another one.
-                    memory::push(broken, held.put)?;
-                }
-                continue;
-            };
+            let Some(node) = owner else { continue };
             let name = Name { node: node.id, incarnation: node.incarnation, index: held.index, epoch: held.epoch };
-            // Who missed a stub may have missed one of its parts.
+            // Who missed a stub may have missed one of its parts, which may be with somebody who is still telling.
             let is_missed = missed.contains(&name);
             if is_missed && !held.put.is_striped() || replicas.len() == MAX_LISTED {
                 continue;
@@ -62,10 +55,7 @@ impl Leader {
             };
             last = Some((held.put, length));
             let Some(length) = length else {
-                match self.knows_parts() {
-                    true => memory::push(broken, held.put)?,
-                    false => unsure = true,
-                }
+                unsure |= !self.knows_parts();
                 continue;
             };
             if is_missed {

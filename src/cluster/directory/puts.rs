@@ -98,7 +98,7 @@ impl Leader {
         let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));
         let readable = |owner: u16| self.owners.get(usize::from(owner)).is_some_and(|o| o.listed().is_some());
         let mut open = replicas.iter().filter(|held| held.gate == Gate::Open && readable(held.owner));
-        // What is left of a value whose stub is with an owner that is away.
+        // What is left of a value whose stub is with an owner that is away. It goes if this put begins, which may take its place.
         let lost =
             replicas.iter().filter(|held| held.put.is_striped() && held.gate == Gate::Open && !readable(held.owner));
         let mut broken = memory::collect(lost.filter(|_| self.knows_parts()).map(|held| held.put))?;
@@ -109,6 +109,7 @@ impl Leader {
         }) {
             crate::bail!(NMC_ERR_EXISTS, "there is a value under {} already", start.key.key().escape_ascii());
         }
+        broken.retain(|put| !self.puts.contains_key(put));
         // A part is new in any case: nobody else has its put id.
         if !self.settled && part.is_none() {
             crate::bail!(
@@ -120,7 +121,7 @@ impl Leader {
         let mut candidates = Vec::new();
         for (slot, node) in self.members.values().filter_map(|s| Some((*s, self.owners.get(usize::from(*s))?.node()?)))
         {
-            let has = |held: &Held| held.owner == slot && held.gate != Gate::Dropped;
+            let has = |held: &Held| held.owner == slot && held.gate != Gate::Dropped && !broken.contains(&held.put);
             if node.state != State::Active || replicas.iter().any(has) {
                 continue;
             }
@@ -201,7 +202,7 @@ impl Leader {
         if start.striped {
             self.note_stub(&start.key, put, 0)?;
         }
-        self.breaks(&broken);
+        self.drop_broken(&broken, now, to)?;
         if let Some(whole) = part {
             self.part_goes(whole, &goes_to)?;
         }

@@ -2,14 +2,15 @@
 //! any other. Here is what makes one value of them: it can be read while all parts can, and neither outlives the other.
 //!
 //! Whatever ends, for whatever reason, only makes its value a suspect; that is looked at with the next tick. Nothing is dropped while a node is still
-//! telling what it has: what it has not told of yet may be a part, or the stub.
+//! telling what it has: what it has not told of yet may be a part, or the stub. What is with a node that is away has not ended: only who puts the key
+//! anew has such a value dropped.
 
-use super::Leader;
 use super::members::{Node, State};
 use super::objects::{At, Gate, Held};
+use super::{Action, Leader};
 use crate::base::error::Result;
 use crate::base::memory;
-use crate::cluster::types::{MAX_PARTS, ObjectKey, PARTS, PutId, part_key, part_of};
+use crate::cluster::types::{MAX_PARTS, Millis, ObjectKey, PARTS, PutId, part_key, part_of};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,6 +30,8 @@ struct Whole {
     sent: Vec<(u16, u32, u64)>,
     /// What was found when somebody asked for all parts, unless one of them may have gone since.
     counted: Cell<Option<Counted>>,
+    /// The part that was not there when that was tried last: it is looked for first.
+    missing: Cell<u64>,
 }
 
 /// A value all of whose parts are there.
@@ -46,8 +49,6 @@ pub struct Stripes {
     /// Those of which something may be missing, and the one that is looked at next.
     suspects: BTreeSet<PutId>,
     next: PutId,
-    /// Those that somebody wanted to read, and a part was not there or its owners were away.
-    broken: BTreeSet<PutId>,
     /// How often a part was looked for.
     #[cfg(test)]
     looked: Cell<usize>,
@@ -58,13 +59,12 @@ pub struct Stripes {
 
 impl Default for Stripes {
     fn default() -> Self {
-        let (wholes, suspects, broken) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let (wholes, suspects) = (BTreeMap::new(), BTreeSet::new());
         let next = PutId(0);
         Self {
             wholes,
             suspects,
             next,
-            broken,
             #[cfg(test)]
             looked: Cell::default(),
             #[cfg(test)]
@@ -77,7 +77,7 @@ impl Stripes {
     /// How many values there are, and how many are still to be looked at.
     #[cfg(test)]
     pub fn len(&self) -> (usize, usize) {
-        (self.wholes.len(), self.suspects.len() + self.broken.len())
+        (self.wholes.len(), self.suspects.len())
     }
 
     /// How often a part was looked for.
@@ -110,7 +110,6 @@ impl Stripes {
 
     fn forget(&mut self, whole: PutId) -> Option<Whole> {
         self.suspects.remove(&whole);
-        self.broken.remove(&whole);
         self.wholes.remove(&whole)
     }
 }
@@ -162,7 +161,7 @@ impl Leader {
     }
 
     /// A part of a value begins: the value is still being put.
-    pub(super) fn part_begins(&mut self, key: &ObjectKey, now: crate::cluster::types::Millis) -> Result<Option<PutId>> {
+    pub(super) fn part_begins(&mut self, key: &ObjectKey, now: Millis) -> Result<Option<PutId>> {
         let Some((whole, number)) = key.as_part() else { return Ok(None) };
         match self.puts.get_mut(&whole).filter(|_| whole.is_striped() && number < MAX_PARTS) {
             Some(pending) => pending.until = pending.until.max(now + self.config.put_ms),
@@ -232,8 +231,16 @@ impl Leader {
     /// Looks at all parts of a value, if they may be read.
     fn count(&self, put: PutId, parts: (u64, Option<u32>)) -> Option<Counted> {
         let mut counted = Counted { parts, bytes: 0, owners: Vec::new() };
+        let readable = |number| self.part(put, number).iter().find(|held| self.is_readable(held));
+        let missing = self.stripes.wholes.get(&put).map(|whole| &whole.missing);
+        if let Some(number) = missing.map(Cell::get).filter(|number| (1..parts.0).contains(number)) {
+            readable(number)?;
+        }
         for number in 0..parts.0 {
-            let part = self.part(put, number).iter().find(|held| self.is_readable(held))?;
+            let Some(part) = readable(number) else {
+                missing.inspect(|missing| missing.set(number));
+                return None;
+            };
             counted.bytes = counted.bytes.checked_add(part.length)?;
             if !counted.owners.contains(&part.owner) && memory::push(&mut counted.owners, part.owner).is_err() {
                 // It is counted once more the next time.
@@ -264,13 +271,10 @@ impl Leader {
         self.settled && self.nodes().all(told)
     }
 
-    /// Somebody wanted these values, and not all their parts were there: what is left of them goes.
-    pub(super) fn breaks(&mut self, puts: &[PutId]) {
-        for put in puts {
-            if self.stripes.wholes.contains_key(put) {
-                self.stripes.broken.insert(*put);
-            }
-        }
+    /// Somebody puts these values anew, and not all of them can be read: what is left of them goes.
+    pub(super) fn drop_broken(&mut self, puts: &[PutId], now: Millis, to: &mut Vec<Action>) -> Result<()> {
+        puts.iter().try_for_each(|put| self.drop_striped(*put))?;
+        if puts.is_empty() { Ok(()) } else { self.send_drops(now, to) }
     }
 
     /// Parts of a striped value that are listed, with where they are.
@@ -290,13 +294,6 @@ impl Leader {
             return Ok(());
         }
         let mut looks = LOOK;
-        if !self.stripes.broken.is_empty() && self.knows_parts() {
-            let some = memory::collect(self.stripes.broken.iter().copied().take(256))?;
-            for put in some {
-                self.check_stripe(put, true, &mut looks)?;
-                self.stripes.broken.remove(&put);
-            }
-        }
         let told = |node: &Node| node.complete && !node.telling;
         // Whoever was not heard of under this leader has nothing of what was put under it; of what was put before it may have the rest.
         let (all, heard) = (self.nodes().all(told), self.nodes().all(|node| told(node) || node.incarnation == 0));
@@ -312,7 +309,7 @@ impl Leader {
                 self.stripes.next = put;
                 return Ok(());
             }
-            self.check_stripe(put, false, &mut looks)?;
+            self.check_stripe(put, &mut looks)?;
             self.stripes.suspects.remove(&put);
         }
         if self.stripes.suspects.range(self.stripes.next..).next().is_none() {
@@ -321,13 +318,12 @@ impl Leader {
         Ok(())
     }
 
-    fn check_stripe(&mut self, put: PutId, read: bool, looks: &mut u64) -> Result<()> {
+    fn check_stripe(&mut self, put: PutId, looks: &mut u64) -> Result<()> {
         // What is being put is looked at when it ends.
         let Some(whole) = self.stripes.wholes.get(&put).filter(|_| !self.puts.contains_key(&put)) else {
             return Ok(());
         };
-        // For whoever wants to read it, what is with owners that are away is not there.
-        let there = |held: &&Held| if read { self.is_readable(held) } else { held.gate != Gate::Dropped };
+        let there = |held: &&Held| held.gate != Gate::Dropped;
         let stub = whole.key.as_ref().and_then(|key| {
             let at = self.spaces.find(key.space()).and_then(|space| self.objects.find(space, key.key()))?;
             self.objects.replicas(at).iter().filter(there).find(|held| held.put == put)

@@ -1738,29 +1738,80 @@ fn nothing_of_a_striped_value_goes_while_a_node_is_telling_what_it_has() {
     assert_eq!(rig.found().status, NMC_ERR_UNAVAILABLE);
     rig.passes(1000, &[0]);
     assert!(dropped(&rig, 0).is_empty());
-    // One that is away has lost it for whoever wants it.
+    // One that is away has lost it for whoever puts it anew.
     rig.passes(11_000, &[0]);
-    assert!(dropped(&rig, 0).is_empty(), "nobody has wanted it");
     assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+    rig.passes(1000, &[0]);
+    assert!(dropped(&rig, 0).is_empty(), "nobody has put it");
+    rig.start(1);
     rig.passes(1000, &[0]);
     assert_eq!(dropped(&rig, 0).len(), 2);
 }
 
 #[test]
-fn a_value_whose_stub_is_with_a_dead_owner_goes_when_somebody_wants_it() {
-    for puts in [false, true] {
+fn a_value_whose_stub_is_with_a_dead_owner_goes_when_somebody_puts_it_anew() {
+    let (mut rig, whole) = two_parts();
+    rig.report(1, SnapshotEnd { facts: 1 });
+    rig.passes(1000, &[0, 1]);
+    rig.passes(11_000, &[1]);
+    assert!(dropped(&rig, 1).is_empty(), "nobody has put it");
+    rig.start(1);
+    rig.passes(1000, &[1]);
+    assert_eq!(dropped(&rig, 1), [ObjectKey::part(whole, 1).unwrap()]);
+}
+
+/// How an owner that was away comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Back {
+    /// It was only cut off.
+    AsBefore,
+    /// In another life, with what it had.
+    WithAll,
+    /// In another life, with nothing.
+    WithNothing,
+}
+
+#[test]
+fn a_striped_value_that_is_asked_for_while_an_owner_is_away_is_there_when_it_is_back_with_it() {
+    for (away, back) in
+        [0, 1].into_iter().flat_map(|n| [Back::AsBefore, Back::WithAll, Back::WithNothing].map(|b| (n, b)))
+    {
         let (mut rig, whole) = two_parts();
+        let (stays, part) = (1 - away, |number| ObjectKey::part(whole, number).unwrap());
         rig.report(1, SnapshotEnd { facts: 1 });
         rig.passes(1000, &[0, 1]);
-        rig.passes(11_000, &[1]);
-        assert!(dropped(&rig, 1).is_empty(), "nobody has wanted it");
-        if puts {
-            rig.start(1);
-        } else {
-            assert_eq!(rig.found().status, NMC_ERR_NOT_FOUND);
+        let stub = rig.found().replicas[0].name;
+        let since = rig.at(away);
+        rig.passes(11_000, &[stays]);
+        let looked = rig.master.parts_looked_for();
+        for missed in [vec![], vec![stub]] {
+            let request = rig.ask(Find { keys: vec![key(), part(0), part(1)], missed });
+            let Some(Message::Found(found)) = rig.answer(request) else { panic!("{:?}", rig.answer(request)) };
+            assert_eq!(found.keys[0].status, NMC_ERR_NOT_FOUND, "{away} {back:?}");
+            rig.passes(1000, &[stays]);
         }
-        rig.passes(1000, &[1]);
-        assert_eq!(dropped(&rig, 1), [ObjectKey::part(whole, 1).unwrap()]);
+        assert!(rig.master.parts_looked_for() - looked <= 3, "what was missing is looked for first");
+        assert_eq!((dropped(&rig, 0), dropped(&rig, 1)), (vec![], vec![]), "{away} {back:?}");
+
+        let life = if back == Back::AsBefore { away + 1 } else { 20 };
+        rig.join(away, life, life, Some(since));
+        rig.apply(away);
+        if back == Back::WithAll {
+            rig.facts[usize::try_from(away).unwrap()] = 0;
+            let had = match away {
+                0 => vec![of_stripes(1, key(), whole, 2), of_stripes(2, part(0), PutId::clustered(4, 8), 4)],
+                _ => vec![of_stripes(1, part(1), PutId::clustered(4, 9), 3)],
+            };
+            rig.facts(away, had);
+        }
+        let facts = if back == Back::WithNothing { 0 } else { 2 - away };
+        rig.report(away, SnapshotEnd { facts });
+        rig.passes(3000, &[stays]);
+        let status = if back == Back::WithNothing { NMC_ERR_NOT_FOUND } else { NMC_OK };
+        assert_eq!(rig.found().status, status, "{away} {back:?}");
+        let left = if stays == 0 { vec![key(), part(0)] } else { vec![part(1)] };
+        let expected = if back == Back::WithNothing { left } else { vec![] };
+        assert_eq!((dropped(&rig, stays), dropped(&rig, away)), (expected, vec![]), "{away} {back:?}");
     }
 }
 

@@ -472,29 +472,57 @@ fn a_removed_value_goes_with_its_parts_also_under_another_leader() {
 }
 
 #[test]
-fn a_value_with_a_part_on_a_dead_node_is_dropped_when_somebody_wants_it() {
-    for with_stub in [false, true] {
-        dropped_when_wanted(with_stub);
+fn a_value_with_a_part_on_a_dead_node_is_dropped_when_somebody_puts_it_or_the_node_comes_with_nothing() {
+    for (with_stub, comes) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (mut sim, key) = with_an_owner_away(with_stub, |sim, at| {
+            sim.kill(Addr::Node(at));
+            sim.nodes[at].store = None;
+        });
+        match comes {
+            true => (0..3).for_each(|at| sim.start(Addr::Node(at))),
+            false => drop(sim.call_put_parts(4, key.clone(), 1, 4, 1)),
+        }
+        sim.run_for(1500);
+        if comes {
+            assert!(is_all_gone(&sim, &key), "{:?}", places(&sim, &key));
+        } else {
+            assert_eq!(sim.checker.counts.get("put in parts"), Some(&2), "{:?}", sim.checker.counts);
+            let (stubs, parts) = places(&sim, &key);
+            let left: usize = (0..3).filter_map(|at| sim.agent_of(at)).map(|agent| agent.storage().all().len()).sum();
+            assert_eq!((stubs.len(), parts.len(), left), (1, 4, 5), "nothing is left of the former one");
+        }
+        assert_eq!(sim.checker.violations, []);
     }
 }
 
-fn dropped_when_wanted(with_stub: bool) {
+#[test]
+fn a_value_that_is_asked_for_while_an_owner_is_cut_off_is_found_when_that_is_back() {
+    for with_stub in [false, true] {
+        let (mut sim, key) = with_an_owner_away(with_stub, |sim, at| {
+            (0..sim.setup.masters).for_each(|master| sim.cut(Addr::Node(at), Addr::Master(master), 5000));
+        });
+        sim.run_for(4000);
+        sim.call_get(4, key, 1000);
+        sim.run_for(1000);
+        assert_eq!((sim.checker.counts.get("got in parts"), sim.checker.violations.len()), (Some(&1), 0));
+    }
+}
+
+/// A value of four parts with an owner of its stub, or only of a part, that is away. It was asked for since.
+fn with_an_owner_away(with_stub: bool, goes: impl Fn(&mut Sim, usize)) -> (Sim, ObjectKey) {
     let (mut sim, key) = in_four_parts(None);
     let (stubs, parts) = places(&sim, &key);
     let dead = match with_stub {
         true => stubs[0],
         false => parts.iter().map(|(_, at)| *at).find(|at| *at != stubs[0]).unwrap(),
     };
-    sim.kill(Addr::Node(dead));
+    goes(&mut sim, dead);
     sim.run_for(3000);
-    assert!(!places(&sim, &key).1.is_empty(), "it may come back");
     sim.call_get(4, key.clone(), 1000);
     sim.run_for(1500);
     assert_eq!((sim.checker.counts.get("not found"), sim.checker.violations.len()), (Some(&1), 0));
-    assert!(is_all_gone(&sim, &key), "{:?}", places(&sim, &key));
-    sim.call_put_parts(4, key, 1, 4, 1);
-    sim.run_for(500);
-    assert_eq!(sim.checker.counts.get("put in parts"), Some(&2), "the key is free again: {:?}", sim.checker.counts);
+    assert!(!places(&sim, &key).1.is_empty(), "it may come back");
+    (sim, key)
 }
 
 #[test]

@@ -23,11 +23,10 @@ pub use offset::DATA_NAME;
 use super::config::{Backend, Config};
 use super::format::{BLOCK, Item, MAX_BLOCK, Tail};
 use super::io::{Buffer, Disk, File, Listed};
-use super::journal::{self, Journal, State};
-use super::recovery::{self, read_head};
+use super::journal::{Journal, State};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND, NMC_ERR_PERMISSION};
+use crate::base::status::NMC_ERR_NOT_FOUND;
 use crate::layout::disk::Spot;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -197,17 +196,6 @@ pub fn storage(backend: Backend, disk: &Arc<dyn Disk>) -> Box<dyn Storage> {
     }
 }
 
-/// The buckets and what else is in a directory, for one who is not its owner.
-pub fn find(storage: &dyn Storage, disk: &dyn Disk) -> Result<Found> {
-    let listed = disk.list()?;
-    let mut state = State::default();
-    if storage.is_in_journal() {
-        let names = memory::collect(listed.iter().filter(|file| file.regular).map(|file| file.name.clone()))?;
-        state = journal::read_latest(disk, read_head(disk)?.tier_id, &names)?.1;
-    }
-    recovery::find(storage, listed, &state)
-}
-
 /// Blocks of a file.
 fn blocks_of(file: &Listed) -> u64 {
     file.bytes.div_ceil(BLOCK as u64)
@@ -216,18 +204,6 @@ fn blocks_of(file: &Listed) -> u64 {
 /// Takes a name away, if it is there.
 pub fn take_away(disk: &dyn Disk, name: &str) -> Result<()> {
     gone_is_fine(disk.unlink(name))
-}
-
-/// Makes a file under a temporary name, in the place of one that was begun before and never got its own. Something that cannot be taken
-/// away, a folder, is in the way, which is another thing than a directory that somebody owns.
-pub fn create_temporary(disk: &dyn Disk, name: &str, bytes: u64) -> Result<Box<dyn File>> {
-    let _ = disk.unlink(name);
-    disk.create_buffered(name, bytes).map_err(|mut error| {
-        if error.status == NMC_ERR_EXISTS {
-            error.status = NMC_ERR_PERMISSION;
-        }
-        error
-    })
 }
 
 fn gone_is_fine(taken: Result<()>) -> Result<()> {

@@ -7,13 +7,12 @@ use super::master::{Master, Op, Records, extent_bytes, head, look};
 use super::{BACKENDS, config};
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NO_SPACE};
 use crate::tier::backend::{DATA_NAME, meta_name};
-use crate::tier::config::Torn;
+use crate::tier::config::{Backend, Config, Torn};
 use crate::tier::directory::Directory;
 use crate::tier::format::BLOCK;
 use crate::tier::io::sim::{Fault, SimDisk};
 use crate::tier::io::{Disk, File};
 use crate::tier::recovery::Recovered;
-use crate::tier::{Backend, Config};
 use std::sync::Arc;
 
 /// A directory with two buckets, of one key each.

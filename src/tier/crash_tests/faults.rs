@@ -6,8 +6,8 @@ use super::disk::{Mistake, Watched};
 use super::ledger::{Ledger, Moments};
 use super::master::{Master, Meanwhile, Op, When};
 use super::{BACKENDS, Case, Checked, Crash, Promise, Violation, any_op, any_simple_op, asked, check, config, failed};
+use crate::tier::config::{Backend, Config};
 use crate::tier::io::sim::{Fault, Random, SimDisk};
-use crate::tier::{Backend, Config};
 use std::sync::Arc;
 
 const FIRST: (u8, u8) = (0, 0);

@@ -14,12 +14,12 @@ mod master;
 mod mutated;
 
 use super::backend::{DATA_NAME, meta_id};
+use super::config::{Backend, Config};
 use super::directory::Directory;
 use super::format::{SUPER_NAME, bucket_id, bucket_name, journal_number};
 use super::io::Disk;
 use super::io::sim::{Random, SimDisk};
 use super::recovery::Recovered;
-use super::{Backend, Config};
 use crate::base::error::Error;
 use Promise::{
     Counted, Found as IsFound, NotBackAfterKill, NotBackAfterPowerLoss, NumbersOnce, Opens, RightBytes, Same,

@@ -12,14 +12,13 @@ use crate::layout::disk::{Space, Spot};
 use crate::store::backing::{Mark, SpaceName};
 use crate::store::evict::Retain;
 use crate::store::master::{OnDisk, ToWrite};
-use crate::tier::config::OnDamage;
+use crate::tier::config::{Backend, Config, OnDamage};
 use crate::tier::directory::Directory;
 use crate::tier::format::{BLOCK, SUPER_NAME, journal_number};
 use crate::tier::io::sim::{Random, SimDisk};
 use crate::tier::io::{Buffer, Disk, File};
 use crate::tier::reader::check_record;
 use crate::tier::recovery::Recovered;
-use crate::tier::{Backend, Config};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

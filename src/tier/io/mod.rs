@@ -14,7 +14,9 @@ mod sys;
 mod tests;
 
 use crate::base::error::{Error, Result};
-use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_OS};
+use crate::base::status::{
+    NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_OS, NMC_ERR_PERMISSION,
+};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -167,6 +169,18 @@ pub trait File: Send + Sync {
     fn memory_align(&self) -> usize {
         1
     }
+}
+
+/// Makes a file under a temporary name, in the place of one that was begun before and never got its own. Something that cannot be taken
+/// away, a folder, is in the way, which is another thing than a directory that somebody owns.
+pub fn create_temporary(disk: &dyn Disk, name: &str, bytes: u64) -> Result<Box<dyn File>> {
+    let _ = disk.unlink(name);
+    disk.create_buffered(name, bytes).map_err(|mut error| {
+        if error.status == NMC_ERR_EXISTS {
+            error.status = NMC_ERR_PERMISSION;
+        }
+        error
+    })
 }
 
 /// The error of a failed call on a file: what a caller can act on has a status of its own, the rest is `NMC_ERR_IO`.

@@ -12,8 +12,9 @@ mod write;
 pub use events::{Event, Happened};
 
 use self::inbox::{Inbox, Job, RESULTS, Turns};
-use super::config::{Config, Evict, Stats};
+use super::config::{Backend, Config, Evict, Stats};
 use super::directory::{Directory, Source};
+use super::format::Head;
 use super::io::{DirLock, RealDisk};
 use super::recovery::Recovered;
 use crate::base::Deadline;
@@ -40,7 +41,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Values that an index has room for if nobody says: at least.
 const OBJECTS: u64 = 1 << 20;
@@ -109,6 +110,16 @@ pub struct Running {
     former: Option<u64>,
 }
 
+/// The head of a directory that is made now.
+fn new_head() -> Result<Head> {
+    let mut secret = [0; 32];
+    for bytes in secret.as_chunks_mut::<8>().0 {
+        *bytes = id::random_u64()?.to_le_bytes();
+    }
+    let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Ok(Head { tier_id: id::random_u64()?, secret, backend: Backend::Bucket.number(), created })
+}
+
 /// The keys of a call that outlives it.
 fn copied(keys: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
     memory::try_collect(keys.iter().map(|key| memory::copy(key)))
@@ -162,7 +173,7 @@ impl Running {
         let real = Arc::new(RealDisk::open(&config.directory, true, options)?);
         let lock = real.lock()?;
         let disk = Arc::clone(&real) as Arc<dyn super::io::Disk>;
-        let (directory, recovered) = Directory::open(disk, config, super::new_head, progress)?;
+        let (directory, recovered) = Directory::open(disk, config, new_head, progress)?;
         if !config.other_directory {
             host.with(|master| master.check_tier(directory.head().tier_id))?;
         }

@@ -252,16 +252,22 @@ impl Owner {
 mod tests {
     use super::*;
     use crate::store::Store;
-    use crate::tier::tests::{config, open, put, store, value};
+    use crate::tier::test_store::{config, put, store, value};
     use std::sync::atomic::AtomicBool;
+
+    /// The owner of a tier of this store.
+    fn own(store: &Store, config: &Config) -> Running {
+        let (memory, host) = (Box::new(store.share()), store.host().unwrap());
+        Running::open(memory, store.announcer(), host, config, &mut |_, _| ()).unwrap()
+    }
 
     #[test]
     fn keys_that_are_not_written_since_the_tier_closes_are_not_called_safe() {
         let dir = tempfile::tempdir().unwrap();
         let store = store();
-        let tier = open(&store, &config(&dir));
+        let running = own(&store, &config(&dir));
         put(&store, "k", &value(1, 1000));
-        let owner = tier.running.as_ref().unwrap().owner();
+        let owner = running.owner();
         let memory: Box<dyn HeldMemory> = Box::new(store.share());
         owner.inbox.lock().stop = true;
         let said = owner.write_keys(&*memory, 0, &[b"k".to_vec()]);
@@ -361,8 +367,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_result_that_is_forgotten_is_told_so() {
         let (dir, store) = (tempfile::tempdir().unwrap(), store());
-        let tier = open(&store, &config(&dir));
-        let owner = tier.running.as_ref().unwrap().owner();
-        assert_eq!(owner.wait(7).unwrap_err().status, NMC_ERR_CANCELLED);
+        let running = own(&store, &config(&dir));
+        assert_eq!(running.owner().wait(7).unwrap_err().status, NMC_ERR_CANCELLED);
     }
 }

@@ -9,6 +9,7 @@ use crate::tier::backend::{self, FileId, Found, Storage};
 use crate::tier::config::Backend;
 use crate::tier::format::Tail;
 use crate::tier::io::{Disk, File};
+use crate::tier::recovery;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ impl Files {
 
     /// Which buckets there are.
     pub fn find(&self) -> Result<Found> {
-        self.sparing(|| backend::find(&*self.storage, &*self.disk))
+        self.sparing(|| recovery::find_in(&*self.storage, &*self.disk))
     }
 
     /// The list of a bucket, as of the last [`Files::find`].

@@ -73,6 +73,11 @@ fn options(flags: u64) -> Result<(Options, Backend)> {
     }
 }
 
+/// Lets clients of stores read tiers. To be called before the first one comes; calling it again does nothing.
+pub fn install() {
+    crate::store::backing::set_maker(make);
+}
+
 /// The reader of a directory, see `store::backing::MakeReader`.
 pub fn make(directory: OwnedFd, flags: u64) -> Result<Arc<dyn DiskReader>> {
     let (options, backend) = options(flags)?;

@@ -16,7 +16,7 @@ use crate::store::copy::{Rows, Slice};
 use crate::store::evict::Retain;
 use crate::store::master::ToWrite;
 use crate::sync::{disk_entry, index};
-use crate::tier::Config;
+use crate::tier::config::Config;
 use crate::tier::directory::{Directory, Source};
 use crate::tier::format::{self, BLOCK, GRANULE, Head, Item, Record, Shape, bucket_name, encode_footer, fingerprint};
 use crate::tier::io::sim::SimDisk;

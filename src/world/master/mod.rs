@@ -10,12 +10,12 @@ use super::config::Config;
 use super::dir::Lock;
 use super::rank_locks::RankLocks;
 use super::roster::Roster;
-use super::sys;
 use super::wire::{Hello, Message, Params, SERVICE, Waiting};
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_PROTOCOL;
 use crate::base::{log, memory};
 use crate::layout::MAX_RANKS;
+use crate::mem::Heap;
 use crate::rpc::packet::Service;
 use crate::rpc::server::Id;
 use crate::rpc::{self, Connection, Connections, Sent, Server};
@@ -181,7 +181,7 @@ impl Books {
         if self.board.wants_heaps() {
             for (rank, desc, fd) in roster.shared_heaps() {
                 // One that cannot be mapped is tried again the next time.
-                let open = || sys::open_heap(desc, Some(fd.try_clone_to_owned().ok()?), None).ok();
+                let open = || Heap::open_descriptor(desc, fd.try_clone_to_owned().ok()?, None).ok();
                 self.board.show_heap(roster.id(), rank, desc.id, open);
             }
         }
