@@ -254,8 +254,8 @@ pub unsafe extern "C" fn nmc_client_submit_remove_batch(
 }
 
 /// Takes completions of submitted calls, oldest first and at most `capacity`, and stores their number in `*out_n`. None
-/// is ever lost. If there are none, it waits for one up to `timeout_ms`: 0 does not wait, -1 waits as long as any call
-/// is under way.
+/// is ever lost. If there are none, it waits for one as long as any call is under way, up to `timeout_ms`: 0 does not
+/// wait, -1 waits without limit. If nothing is under way, it returns at once.
 ///
 /// This call also drives the connections. Unless the client has `NMC_CLIENT_THREAD`, submitted calls make progress only
 /// while some thread is in this call, or in another call of the client that waits for an answer.

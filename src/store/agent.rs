@@ -220,14 +220,19 @@ impl Store {
         if found.epoch >= since {
             return Ok(());
         }
-        if let Look::Ready((index, epoch)) = self.look(view, &found.key)? {
-            let of = |header: &ObjectHeader| header.plan_id.load(Relaxed) == found.put;
-            let there = view.object(index).is_some_and(|header| of(header) && object::still(&header.control, epoch));
-            if there && epoch < since {
-                return Ok(());
-            }
+        if self.epoch_in_memory(&found.key, found.put)?.is_some_and(|epoch| epoch < since) {
+            return Ok(());
         }
         self.drop_named(entry | ON_DISK, found.epoch)
+    }
+
+    /// The epoch of what memory has of a key, if it came from this put.
+    pub(super) fn epoch_in_memory(&self, key: &[u8], put: u64) -> Result<Option<u64>> {
+        let view = self.client.view();
+        let Look::Ready((index, epoch)) = self.look(view, key)? else { return Ok(None) };
+        let of = |header: &ObjectHeader| header.plan_id.load(Relaxed) == put;
+        let there = view.object(index).is_some_and(|header| of(header) && object::still(&header.control, epoch));
+        Ok(there.then_some(epoch))
     }
 
     /// What the disk has of a key.

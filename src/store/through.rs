@@ -87,7 +87,7 @@ impl Store {
         self.call_disk(CALL_THROUGH, [self.namespace.into(), 0], &[key]).map(|[ticket, ..]| ticket)
     }
 
-    /// Whether a value of this put is on disk. Fails if it will not be.
+    /// Whether a value of this put is on disk. Fails if it will not be: with STALE if it was removed or evicted meanwhile.
     pub fn is_written(&self, key: &[u8], put: u64, ticket: u64) -> Result<bool> {
         let is_there = || Ok::<_, Error>(self.entry_of(key)?.is_some_and(|found| found.put == put));
         if is_there()? {
@@ -103,8 +103,11 @@ impl Store {
         if done == 0 || is_there()? {
             return Ok(done != 0);
         }
-        let text = format!("{} was not written to disk: it was removed meanwhile, or see the owner's log", show(key));
-        Err(Error::new(NMC_ERR_IO, text))
+        if self.epoch_in_memory(key, put)?.is_some() {
+            return Err(unwritten(key));
+        }
+        // Or memory was left for the disk behind that.
+        if is_there()? { Ok(true) } else { Err(gone(key)) }
     }
 
     /// Fails for all, and tells nothing then.
@@ -178,24 +181,25 @@ impl Store {
             let of_it = match (is_there, self.look(self.client.view(), key)?) {
                 (true, _) => Ok(()),
                 (_, Look::Ready((_, found))) if found == *epoch => match waited {
-                    Ok(()) => {
-                        let text =
-                            format!("{} is in memory, but was not written to disk: see the owner's log", show(key));
-                        Err(Error::new(NMC_ERR_IO, text))
-                    }
+                    Ok(()) => Err(unwritten(key)),
                     Err(error) => Err(error.clone()),
                 },
                 // Another one has its place.
                 (_, Look::Ready(_) | Look::Writing(..)) => Ok(()),
-                (_, Look::Missing) => {
-                    let text = format!("{} was evicted or removed before it was written to disk", show(key));
-                    Err(Error::new(NMC_ERR_STALE, text))
-                }
+                (_, Look::Missing) => Err(gone(key)),
             };
             each.push(of_it);
         }
         Ok(())
     }
+}
+
+fn unwritten(key: &[u8]) -> Error {
+    Error::new(NMC_ERR_IO, format!("{} is in memory, but was not written to disk: see the owner's log", show(key)))
+}
+
+fn gone(key: &[u8]) -> Error {
+    Error::new(NMC_ERR_STALE, format!("{} was evicted or removed before it was written to disk", show(key)))
 }
 
 /// Whether a value was found in memory alone after the owner was done.

@@ -90,6 +90,8 @@ pub(super) struct Putting {
     /// How far its parts are.
     striped: Option<Parts>,
     starts: u32,
+    /// Until when bytes may move: what is left then is for the end of the put.
+    moves_until: Millis,
     /// How often the master was asked to end it, since it was begun.
     ends: u32,
     /// An owner has another leader by now.
@@ -120,6 +122,7 @@ impl Putting {
             parts: Vec::new(),
             spares: Vec::new(),
             starts: 0,
+            moves_until: deadline,
             ends: 0,
             stale: false,
             soon: false,
@@ -361,7 +364,9 @@ impl Putting {
         let first = if paced { window } else { after };
         let mut until = cx.now + first;
         // Nothing of it is reserved that is given to others after a while: while it moves it has all the time that is not needed to end the put.
-        let limit = self.deadline.min(until.max(self.deadline.saturating_sub(cx.shared.config.owner_ms)));
+        let end = cx.shared.config.owner_ms.min(self.deadline.saturating_sub(cx.now) / 8);
+        let limit = self.deadline.min(until.max(self.deadline.saturating_sub(end)));
+        self.moves_until = limit;
         if (self.spares.is_empty() || self.is_named(at)) && at == 0 && !pushed {
             // There is no other one.
             until = limit;
@@ -520,8 +525,12 @@ impl Putting {
             self.starts += 1;
             return self.wait(Step::Waiting, NMC_ERR_STALE, cx);
         }
+        // What it left when it was begun before goes as soon as its owner hears of that; the value of another put the master knows.
+        if self.starts > 0 && self.status == NMC_ERR_EXISTS {
+            return self.wait(Step::Waiting, NMC_ERR_BUSY, cx);
+        }
         // Its owners could not be reached, or were lost: there was time left.
-        let lost = self.status == NMC_ERR_TIMEOUT && cx.now < self.deadline;
+        let lost = self.status == NMC_ERR_TIMEOUT && cx.now < self.moves_until;
         Some(Outcome::of(if lost { NMC_ERR_UNAVAILABLE } else { self.status }))
     }
 

@@ -36,3 +36,20 @@ fn of_a_batch_that_waits_for_the_disk_each_is_told_what_became_of_it() {
         assert_eq!(statuses, [0, NMC_ERR_STALE, 0, last, 0]);
     }
 }
+
+/// What waits for the disk beside a flush was removed, whatever has its key by then: the disk is fine.
+#[test]
+fn what_is_removed_before_it_was_written_is_not_what_could_not_be_written() {
+    let bed = Bed::new();
+    let store = &bed.store;
+    *bed.disk.answer.lock() = Some(Box::new(|_| Ok([1, 0, 0])));
+    put(store, b"k", VALUE);
+    let of = store.put_under(b"k").unwrap().unwrap();
+    let status = || store.is_written(b"k", of, store.begin_to_write(b"k").unwrap()).map_err(|error| error.status);
+    assert_eq!(status(), Err(NMC_ERR_IO), "control: it is in memory");
+    store.remove_all().unwrap();
+    assert_eq!(status(), Err(NMC_ERR_STALE));
+    put(store, b"k", VALUE);
+    assert_ne!(store.put_under(b"k").unwrap(), Some(of));
+    assert_eq!(status(), Err(NMC_ERR_STALE), "another one has its place");
+}

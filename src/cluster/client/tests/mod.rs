@@ -7,8 +7,8 @@ use super::ReadOrder;
 use super::{Action, Call, Client, Config, Event, GetCall, Outcome, PutCall};
 use crate::base::queue::Queue;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
-    NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_NOT_READY, NMC_OK,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY, NMC_ERR_NOT_FOUND, NMC_ERR_STALE,
+    NMC_ERR_TIMEOUT, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_NOT_READY, NMC_OK,
 };
 use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey, Position, PutId, terms_of};
 use crate::cluster::wire::*;
@@ -325,6 +325,59 @@ fn a_put_that_somebody_has_taken_does_not_begin_again() {
         rig.node_says(requests[0], no(NMC_NOT_READY));
         assert_eq!(rig.done().map(|outcome| outcome.status), Some(NMC_ERR_BUSY));
     }
+}
+
+/// A node whose tier was opened or closed has begun another life: what it had taken is not to be, but is there until it hears so.
+#[test]
+fn a_put_that_begins_again_waits_until_what_it_left_is_gone() {
+    let exists = |rig: &mut Rig| {
+        rig.places(&[1], 1);
+        let request = rig.sent()[0].0;
+        rig.node_says(request, no(NMC_ERR_EXISTS));
+        assert!(matches!(rig.sent()[0].1, Message::PutRevoke(_)), "nothing is left of it");
+    };
+    let begins_again = |rig: &mut Rig| {
+        while rig.done().is_none() && !rig.sent().iter().any(|(_, said)| matches!(said, Message::PutStart(_))) {
+            rig.now += 10;
+            rig.on(Event::Tick);
+        }
+    };
+    let status = |rig: &Rig| rig.done().map(|outcome| outcome.status);
+    let lost = || {
+        let mut rig = Rig::new(false);
+        rig.put(1);
+        rig.places(&[1], 1);
+        let request = rig.sent()[0].0;
+        rig.node_says(request, done(1));
+        rig.master_says(Answer::new(1, NMC_ERR_STALE, ""));
+        begins_again(&mut rig);
+        exists(&mut rig);
+        begins_again(&mut rig);
+        assert_eq!(status(&rig), None);
+        rig
+    };
+    let mut rig = lost();
+    rig.places(&[1], 1);
+    let request = rig.sent()[0].0;
+    rig.node_says(request, done(1));
+    rig.master_says(Answer { count: 1, ..Answer::new(1, NMC_OK, "") });
+    assert_eq!(status(&rig), Some(NMC_OK));
+    // Another put was faster: the master knows of that.
+    let mut rig = lost();
+    rig.master_says(Answer::new(1, NMC_ERR_EXISTS, ""));
+    assert_eq!(status(&rig), Some(NMC_ERR_EXISTS));
+    // It does not go.
+    let mut rig = lost();
+    while rig.done().is_none() {
+        exists(&mut rig);
+        begins_again(&mut rig);
+    }
+    assert_eq!(status(&rig), Some(NMC_ERR_TIMEOUT));
+    // Control: what begins for the first time has left nothing.
+    let mut rig = Rig::new(false);
+    rig.put(1);
+    exists(&mut rig);
+    assert_eq!(status(&rig), Some(NMC_ERR_EXISTS));
 }
 
 #[test]

@@ -36,11 +36,15 @@ fn comes() -> (Rig, u64) {
 
 /// A put that has asked the first of these nodes.
 fn puts(nodes: &[u64]) -> (Rig, u64) {
+    puts_within(PATIENCE, nodes)
+}
+
+fn puts_within(patience: Millis, nodes: &[u64]) -> (Rig, u64) {
     let mut rig = Rig::new(false);
     let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
     let (length, slices, metadata) = (LENGTH, vec![LENGTH], Metadata::default());
     let put = PutCall { key: key(), length, slices, config, retain: 0, metadata, crc: None, stripe: 0 };
-    rig.on(Event::Call(1, PATIENCE, Call::Put(put)));
+    rig.on(Event::Call(1, patience, Call::Put(put)));
     rig.places(nodes, 1);
     let request = asked(&rig).unwrap().0;
     (rig, request)
@@ -130,6 +134,20 @@ fn a_put_goes_on_as_long_as_its_owner_takes_it_and_has_time_for_what_comes_after
     rig.on(Event::Moved(request, LENGTH, true));
     assert!(moves_whole(&mut rig, request, 6_000));
     assert_eq!(asked(&rig).map(|(_, node, _)| node), Some(NodeId(2)));
+}
+
+#[test]
+fn a_put_has_nearly_all_of_its_time_for_its_bytes_and_is_late_then() {
+    for (patience, moving) in [(1_000, 800), (1_500, 1_300), (2_000, 1_700), (20_000, 19_400)] {
+        let (mut rig, request) = puts_within(patience, &[1]);
+        assert!(!moves(&mut rig, request, moving, 1 << 20), "{patience}");
+        assert!(moves(&mut rig, request, patience, 1 << 20));
+        while rig.done().is_none() {
+            rig.now += 100;
+            rig.on(Event::Tick);
+        }
+        assert_eq!(rig.done().map(|outcome| outcome.status), Some(NMC_ERR_TIMEOUT), "{patience}");
+    }
 }
 
 fn moves_whole(rig: &mut Rig, request: u64, ms: Millis) -> bool {
