@@ -123,7 +123,7 @@ impl Leader {
         to.push(Action::Send(node.peer, Frame::telling(node.ack(term, node.said))));
     }
 
-    /// Forgets drains of segments that are not being drained, or not any more.
+    /// Ends drains of segments that are not being drained any more.
     fn end_drains(&mut self) {
         let mut jobs = std::mem::take(&mut self.drains.0);
         jobs.retain(|job| {
@@ -147,17 +147,15 @@ impl Leader {
 
     fn drain_step(&mut self, job: &mut Job, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         let is_there = |asked: &Asked| self.node(asked.by).is_some_and(|node| self.is_there(node));
-        job.asked.retain(|asked| now < asked.until && is_there(asked));
-        // What has come is looked at again now, not in the next round: others are asked for in its place.
-        let mut waiting = memory::with_capacity(job.asked.len())?;
-        for asked in job.asked.drain(..) {
-            let node = self.node(job.node);
-            let left = node.map(|node| self.only_here(node, asked.index, job.segment)).transpose()?.flatten();
-            if left.is_some_and(|(_, from, _)| from.name.epoch == asked.epoch) {
-                waiting.push(asked);
+        // What has come makes room for others at once.
+        let is_missing = |asked: &Asked| {
+            let left = self.node(job.node).map(|node| self.only_here(node, asked.index, job.segment));
+            match left.unwrap_or(Ok(None)) {
+                Ok(left) => left.is_some_and(|(_, from, _)| from.name.epoch == asked.epoch),
+                Err(_) => true,
             }
-        }
-        job.asked = waiting;
+        };
+        job.asked.retain(|asked| now < asked.until && is_there(asked) && is_missing(asked));
         for _ in 0..STEP {
             let Some(node) = self.node(job.node).filter(|node| node.complete && !node.telling) else {
                 // What it has may turn up where it was looked at already.
@@ -195,8 +193,6 @@ impl Leader {
                 if job.named.len() < NAMED {
                     job.named.push(key);
                 }
-            } else {
-                job.asked.retain(|asked| asked.index != index);
             }
             job.at = u64::from(index) + 1;
         }

@@ -168,9 +168,12 @@ impl DropLog {
     /// What was appended since [`DropLog::appended`] was `before` only gives up a put, at one node or everywhere: whoever was not told of it and has
     /// it may be told later.
     pub fn gave_up(&mut self, before: Position, key: &ObjectKey, put: PutId, node: Option<NodeId>) {
-        let copied = key.copy().and_then(|key| memory::reserve_queue(&mut self.given_up, 1).map(|()| key));
+        if self.appended == before {
+            return;
+        }
         // Without memory it counts like everything else.
-        let Some(key) = copied.ok().filter(|_| self.appended != before) else { return };
+        let copied = memory::reserve_queue(&mut self.given_up, 1).and_then(|()| key.copy());
+        let Ok(key) = copied else { return };
         if self.given_up.len() >= MAX_GIVEN_UP {
             self.forgotten = self.given_up.pop_front().map_or(self.forgotten, |put| put.at);
         }
