@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Version of everything in this file. A process that attaches to memory of another version is refused. */
-#define NMC_LAYOUT_VERSION 5
+#define NMC_LAYOUT_VERSION 6
 
 /* What one writer must not share with another, in bytes. */
 #define NMC_CACHE_LINE 64

@@ -1,5 +1,5 @@
 //! The slab that leads to values on disk: written by the master alone, read by everyone. An entry has four words, see
-//! `sync::disk_entry`; two tables lead to entries, see `sync::index`. A key is known by a fingerprint of 88 bits here; whoever
+//! `sync::disk_entry`; two tables lead to entries, see `sync::index`. A key is known by a fingerprint of 80 bits here; whoever
 //! reads the disk finds the whole key there.
 
 use super::region::{InShared, Region, prefetch};
@@ -15,11 +15,16 @@ pub const MAX_ENTRIES: u64 = 1 << 31;
 /// Limits, exclusive, of what an entry can hold: bytes of a value, buckets, blocks of a bucket, namespaces.
 pub const MAX_VALUE: u64 = 1 << 40;
 /// See [`MAX_VALUE`].
-pub const MAX_BUCKET: u64 = 1 << 28;
+pub const MAX_BUCKET: u64 = 1 << (28 + BUCKET_HIGH);
 /// See [`MAX_VALUE`].
 pub const MAX_BLOCK: u64 = 1 << 28;
 /// See [`MAX_VALUE`].
 pub const MAX_SPACE: u32 = 256;
+
+/// Bits of a bucket's number that do not lie beside its block.
+const BUCKET_HIGH: u32 = 8;
+/// Those of it that do.
+const LOW: u64 = (1 << 28) - 1;
 
 /// A namespace as the disk knows it, and how often it was flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,13 +35,13 @@ pub struct Space {
     pub generation: u32,
 }
 
-/// 88 bits that stand for a key in a namespace.
+/// 80 bits that stand for a key in a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     /// Low bits; they choose the place in the index.
     pub low: u64,
-    /// The other 24.
-    pub high: u32,
+    /// The other 16.
+    pub high: u16,
 }
 
 /// Keys up to this length are hashed in one go, without the state of a longer hash: a quarter less time, which every miss of a
@@ -58,8 +63,8 @@ pub fn fingerprint(secret: &[u8; 32], space: Space, key: &[u8]) -> Fingerprint {
         }
         None => blake3::Hasher::new_keyed(secret).update(&text[..8]).update(key).finalize(),
     };
-    let [a, b, c, d, e, f, g, h, i, j, k, ..] = *hash.as_bytes();
-    Fingerprint { low: u64::from_le_bytes([a, b, c, d, e, f, g, h]), high: u32::from_le_bytes([i, j, k, 0]) }
+    let [a, b, c, d, e, f, g, h, i, j, ..] = *hash.as_bytes();
+    Fingerprint { low: u64::from_le_bytes([a, b, c, d, e, f, g, h]), high: u16::from_le_bytes([i, j]) }
 }
 
 /// Where a record begins: bucket and block of 4 KiB.
@@ -105,20 +110,21 @@ impl Entry {
         [
             disk_entry::first(LIVE, epoch),
             fingerprint.low,
-            u64::from(fingerprint.high) << 40 | bytes,
-            u64::from(space) << 56 | spot.bucket << 28 | spot.block,
+            u64::from(fingerprint.high) << 48 | spot.bucket >> 28 << 40 | bytes,
+            u64::from(space) << 56 | (spot.bucket & LOW) << 28 | spot.block,
         ]
     }
 
     /// The inverse of [`Entry::words`].
     #[must_use]
-    #[allow(clippy::cast_possible_truncation, reason = "24 and 8 bits")]
+    #[allow(clippy::cast_possible_truncation, reason = "16 and 8 bits")]
     pub fn from_words(words: [u64; 4]) -> Self {
+        let high = words[2] >> 40 & ((1 << BUCKET_HIGH) - 1);
         Self {
             epoch: disk_entry::epoch(words[0]),
-            fingerprint: Fingerprint { low: words[1], high: (words[2] >> 40) as u32 },
+            fingerprint: Fingerprint { low: words[1], high: (words[2] >> 48) as u16 },
             bytes: words[2] & (MAX_VALUE - 1),
-            spot: Spot { bucket: words[3] >> 28 & (MAX_BUCKET - 1), block: words[3] & (MAX_BLOCK - 1) },
+            spot: Spot { bucket: high << 28 | words[3] >> 28 & LOW, block: words[3] & (MAX_BLOCK - 1) },
             space: (words[3] >> 56) as u32,
         }
     }
@@ -451,14 +457,15 @@ mod tests {
     fn words_hold_what_was_put_into_them() {
         let top = Entry {
             epoch: (1 << 56) - 1,
-            fingerprint: Fingerprint { low: u64::MAX, high: 0xff_ffff },
+            fingerprint: Fingerprint { low: u64::MAX, high: u16::MAX },
             bytes: MAX_VALUE - 1,
             spot: Spot { bucket: MAX_BUCKET - 1, block: MAX_BLOCK - 1 },
             space: MAX_SPACE - 1,
         };
         let none = Entry { epoch: 0, bytes: 0, spot: Spot { bucket: 0, block: 0 }, space: 0, ..top };
         let mixed = Entry { epoch: 7, bytes: 1 << 39, spot: Spot { bucket: 1, block: 1 << 27 }, space: 3, ..top };
-        for entry in [top, none, mixed, Entry { fingerprint: Fingerprint { low: 1, high: 2 }, ..mixed }] {
+        let late = Entry { spot: Spot { bucket: 1 << 35 | 1 << 28 | 1 << 27, block: 5 }, ..mixed };
+        for entry in [top, none, mixed, late, Entry { fingerprint: Fingerprint { low: 1, high: 2 }, ..mixed }] {
             assert!(entry.fits());
             assert_eq!(Entry::from_words(entry.words()), entry);
         }

@@ -10,7 +10,7 @@ pub mod store;
 pub mod world;
 
 /// Version of everything that ranks share: memory layouts and socket messages. Ranks must agree on it.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Words written by different parties are at least this far apart, in bytes.
 pub const CACHE_LINE: usize = 64;
 /// Most ranks that a world can have.

@@ -14,6 +14,7 @@ use super::disk::DiskAccess;
 use super::master::namespace_word;
 use super::read::{Listed, Look};
 use crate::base::error::Result;
+use crate::layout::disk::MAX_BUCKET;
 use crate::layout::store::{FLAG_HIDDEN, View};
 use crate::sync::object;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,9 +22,14 @@ use std::sync::atomic::Ordering::Relaxed;
 /// In a cursor: which of the three parts it is in, from this bit on. The rest is a place on disk, see `DiskReader::next`, or an index
 /// with the first bucket that was not gone through above it.
 const PART_SHIFT: u32 = 62;
-const BUCKET_SHIFT: u32 = 32;
-/// Shift of a bucket's number in a place on disk.
-pub const PLACE_SHIFT: u32 = 28;
+const BUCKET_SHIFT: u32 = 26;
+/// Shift of a bucket's number in a place on disk: below it are the records of one bucket.
+pub const PLACE_SHIFT: u32 = 26;
+const _: () = assert!(
+    MAX_BUCKET << PLACE_SHIFT <= 1 << PART_SHIFT
+        && MAX_BUCKET << BUCKET_SHIFT <= 1 << PART_SHIFT
+        && object::MAX_INDEX < 1 << BUCKET_SHIFT
+);
 
 /// How far a listing is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +47,9 @@ impl Place {
         let rest = cursor & ((1 << PART_SHIFT) - 1);
         match cursor >> PART_SHIFT {
             0 => Self::Disk(rest),
-            1 => Self::Memory(rest >> BUCKET_SHIFT, u32::try_from(rest & u64::from(u32::MAX)).unwrap_or(u32::MAX)),
+            1 => {
+                Self::Memory(rest >> BUCKET_SHIFT, u32::try_from(rest & ((1 << BUCKET_SHIFT) - 1)).unwrap_or(u32::MAX))
+            }
             _ => Self::Since(rest),
         }
     }

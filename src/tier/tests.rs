@@ -7,7 +7,7 @@ use super::test_store::{PAGE, PAGES, config, evict, get, put, store, try_put, va
 use super::{backend, format, io, journal, recovery};
 use crate::base::error::Result;
 use crate::base::random::Random;
-use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND};
+use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::store::Store;
 use crate::store::copy::Slice;
 use crate::store::read::{Look, Presence};
@@ -242,6 +242,46 @@ fn listings_reach_the_disk(config: &Config) {
         (0..40).map(|i| format!("y/{i}")).collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
     );
     assert_eq!(store.remove(b"x/3").unwrap_err().status, NMC_ERR_NOT_FOUND);
+}
+
+/// A directory that has used all numbers up to this one.
+fn used_up_to(config: &Config, bucket: u64) {
+    drop(open(&store(), config));
+    let names = std::fs::read_dir(&config.directory).unwrap().map(|entry| entry.unwrap().file_name());
+    let name = names.filter_map(|name| name.into_string().ok()).find(|name| name.starts_with("journal")).unwrap();
+    let disk = io::RealDisk::open(&config.directory, false, io::Options::default()).unwrap();
+    let tier_id = recovery::read_head(&disk).unwrap().tier_id;
+    let replay = journal::replay(&*io::Disk::open_buffered(&disk, &name, false).unwrap(), tier_id).unwrap();
+    let mark = format::encode_entry(replay.next, replay.next, tier_id, &format::Entry::High { bucket });
+    let file = std::fs::OpenOptions::new().write(true).open(config.directory.join(&name)).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &mark, replay.next * format::JOURNAL_RECORD as u64).unwrap();
+}
+
+#[test]
+fn buckets_have_numbers_for_years() {
+    let dir = tempfile::tempdir().unwrap();
+    for (config, last) in configs(&dir).zip([(1 << 28) - 2, (1 << 35) + 5, format::MAX_BUCKET - 400]) {
+        used_up_to(&config, last);
+        values_come_back(&config);
+        let config = Config { directory: config.directory.with_extension("listed"), ..config };
+        used_up_to(&config, last);
+        listings_reach_the_disk(&config);
+        let config = Config { directory: config.directory.with_extension("moved"), ..config };
+        std::fs::create_dir(&config.directory).unwrap();
+        for seed in [1, 2] {
+            used_up_to(&Config { directory: config.directory.join(seed.to_string()), ..config.clone() }, last);
+            a_listing_misses_nothing(&config, seed);
+        }
+    }
+    let config = config(&dir);
+    used_up_to(&config, format::MAX_BUCKET - 2);
+    let store = store();
+    let tier = open(&store, &config);
+    put(&store, "last", b"v");
+    assert_eq!(tier.offload(None).unwrap(), 1);
+    put(&store, "one more", b"v");
+    assert_eq!(tier.offload(None).unwrap_err().status, NMC_ERR_LIMIT);
+    assert_eq!(get(&store, "one more").unwrap(), b"v");
 }
 
 #[test]

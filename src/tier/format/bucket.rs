@@ -8,7 +8,7 @@
 //! | 0..4 | first block of the record |
 //! | 4..8 | namespace number |
 //! | 8..12 | namespace generation |
-//! | 12..16 | last 24 bits of the fingerprint |
+//! | 12..14 | last 16 bits of the fingerprint |
 //! | 16..24 | first 64 bits of the fingerprint |
 //! | 24..32 | epoch |
 //! | 32..40 | id of the store that wrote it |
@@ -31,7 +31,7 @@
 //! | 60..64 | CRC32C of the list with its padding |
 
 use super::fields::{begin, check_begin, check_seal, put, seal, u16_at, u32_at, u64_at};
-use super::{BLOCK, Fingerprint, MAX_BLOCK, MAX_BUCKET, MAX_EPOCH, Shape, Space, beyond_limits};
+use super::{BLOCK, Fingerprint, MAX_BLOCK, MAX_BUCKET, MAX_EPOCH, MAX_RECORDS, Shape, Space, beyond_limits};
 use crate::base::crc;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
@@ -69,9 +69,6 @@ impl Item<'_> {
         if let Some(wrong) = beyond_limits(self.space, self.epoch, self.key.len(), self.value_bytes) {
             return Err(wrong);
         }
-        if self.fingerprint.high >> 24 != 0 {
-            return Err(format!("the fingerprint's last bits are {:x}, more than 24", self.fingerprint.high));
-        }
         let end = self.block.saturating_add(Shape::of(self.key.len(), self.value_bytes).blocks);
         if self.block < from || self.block >= MAX_BLOCK || end > to {
             return Err(format!("it takes the blocks {} to {end}; {from} to {to} are left", self.block));
@@ -90,8 +87,8 @@ pub fn footer_bytes(keys: impl Iterator<Item = usize>) -> u64 {
 /// The list and the last block, a multiple of [`BLOCK`] bytes, for a bucket whose records take `records_blocks` blocks and are
 /// `items`, in the order in which they lie there.
 pub fn encode_footer(tier_id: u64, bucket: u64, records_blocks: u64, items: &[Item<'_>]) -> Result<Vec<u8>> {
-    let Ok(count) = u32::try_from(items.len()) else {
-        crate::bail!(NMC_ERR_INVALID_ARG, "a bucket has {} records; {} are possible", items.len(), u32::MAX);
+    let Some(count) = u32::try_from(items.len()).ok().filter(|count| *count <= MAX_RECORDS) else {
+        crate::bail!(NMC_ERR_INVALID_ARG, "a bucket has {} records; {MAX_RECORDS} are possible", items.len());
     };
     if bucket >= MAX_BUCKET || records_blocks > MAX_BLOCK {
         crate::bail!(
@@ -150,7 +147,7 @@ impl<'a> Item<'a> {
         let item = Self {
             block: u64::from(u32_at(fixed, 0)),
             space: Space { number: u32_at(fixed, 4), generation: u32_at(fixed, 8) },
-            fingerprint: Fingerprint { low: u64_at(fixed, 16), high: u32_at(fixed, 12) },
+            fingerprint: Fingerprint { low: u64_at(fixed, 16), high: u16_at(fixed, 12) },
             epoch: u64_at(fixed, 24),
             store_id: u64_at(fixed, 32),
             value_bytes: u64_at(fixed, 40),
@@ -217,7 +214,10 @@ impl Tail {
             list_crc: u32_at(last_block, 60),
         };
         let entries_bytes = u64::from(tail.count) * (ITEM as u64 + 1);
-        let possible = tail.bucket < MAX_BUCKET && tail.records_blocks <= MAX_BLOCK && tail.max_epoch < MAX_EPOCH;
+        let possible = tail.bucket < MAX_BUCKET
+            && tail.records_blocks <= MAX_BLOCK
+            && tail.max_epoch < MAX_EPOCH
+            && tail.count <= MAX_RECORDS;
         let list_fits = tail.list_bytes.is_multiple_of(BLOCK as u64) && entries_bytes <= tail.list_bytes;
         if !possible || !list_fits {
             crate::bail!(NMC_ERR_CORRUPT, "{WHAT} says what cannot be: {tail:?}");

@@ -9,7 +9,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0..8 | magic: `NMCSUPER`, `NMCOBJCT` or `NMCBUCKT` |
-//! | 8..12 | format: 2 |
+//! | 8..12 | format: 3 |
 //! | 12..16 | CRC32C of the whole block, for a record of all its header blocks except a value that lies there; these four bytes count as zero |
 
 pub mod bucket;
@@ -40,8 +40,10 @@ pub const BLOCK: usize = 4096;
 /// Bytes of a value under one CRC32C.
 pub const GRANULE: usize = 64 * 1024;
 /// The format that this library writes, and the only one that it reads.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
+/// Most records of a bucket.
+pub const MAX_RECORDS: u32 = (1 << 26) - 1;
 /// Epochs from this one on have no room in an entry of the index.
 pub const MAX_EPOCH: u64 = 1 << 56;
 

@@ -1,5 +1,5 @@
-//! The keys on disk, from the lists of buckets. A cursor is the number of a bucket times 2^28, plus that of a record in its
-//! footer: both are below 2^28. Buckets that are sealed later have higher numbers, so that a cursor comes to them, too.
+//! The keys on disk, from the lists of buckets. A cursor is the number of a bucket times 2^26, plus that of a record in its
+//! footer, which has fewer. Buckets that are sealed later have higher numbers, so that a cursor comes to them, too.
 
 use super::files::Files;
 use crate::base::error::{Error, Result};
@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 /// Bits of a cursor that are the number of a record.
 const RECORD_BITS: u32 = PLACE_SHIFT;
+const _: () = assert!(format::MAX_RECORDS < 1 << RECORD_BITS);
 /// Footers that are kept: one for each who goes through the keys at the same time, and some for who asks for keys in the order of
 /// their entries, which is nearly that of their buckets.
 const KEPT: usize = 16;

@@ -11,6 +11,7 @@ use crate::base::status::{
     NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_PERMISSION, NMC_ERR_TIMEOUT, NMC_ERR_VERSION,
 };
 use crate::layout::disk::{Entry, Spot};
+use crate::store::PLACE_SHIFT;
 use crate::store::backing::{Mark, SpaceName};
 use crate::store::copy::{Rows, Slice};
 use crate::store::evict::Retain;
@@ -908,7 +909,7 @@ fn every_key_that_lives_is_listed_once() {
     let object =
         |bucket: u64, n: u64| Object::new(format!("{bucket}:{n}"), bucket * 1000 + n, 10 + usize::try_from(n).unwrap());
     let mut wanted = Vec::new();
-    for bucket in [2, 7, 9, 0x123, 0x0fff_ffff] {
+    for bucket in [2, 7, 9, 0x123, format::MAX_BUCKET - 1] {
         let objects: Vec<Object> = (0..150).map(|n| object(bucket, n)).collect();
         let entries = tree.fill(bucket, &objects);
         for (n, (object, entry)) in objects.iter().zip(&entries).enumerate() {
@@ -934,7 +935,10 @@ fn every_key_that_lives_is_listed_once() {
     // Those that come later are found from the same cursor on.
     let (_, middle) = reader.next(&tree.map, SPACE, 0, &mut |_| Ok(true)).unwrap();
     // The end is behind the last bucket.
-    assert_eq!(reader.next(&tree.map, SPACE, last, &mut |_| Ok(true)).unwrap(), (None, 1 << 56));
+    assert_eq!(
+        reader.next(&tree.map, SPACE, last, &mut |_| Ok(true)).unwrap(),
+        (None, format::MAX_BUCKET << PLACE_SHIFT)
+    );
     tree.fill(8, &[object(8, 1)]);
     assert_eq!(list(SPACE).0.len(), wanted.len() + 1);
     // One that goes is passed by, one that is damaged is told.
