@@ -41,6 +41,8 @@ pub struct Candidate<'a> {
     pub used: u64,
     /// Parts of the same value that it has.
     pub given: u64,
+    /// Its node may have died: only if there is nothing else.
+    pub doubtful: bool,
 }
 
 /// How many copies a config asks for: the sum over the media if that is more.
@@ -102,6 +104,7 @@ pub fn choose(
     }
     // A small segment has fewer parts of a value than a large one: else it would evict some to take others.
     order.sort_by_key(|at| u128::from(candidates[*at].given) * 1_000_000 / u128::from(candidates[*at].capacity.max(1)));
+    order.sort_by_key(|at| candidates[*at].doubtful);
     // What the fewest have comes first: a node that has a disk is not to be used up for its memory, which others have too.
     let mut media: Vec<_> = Media::ALL.iter().zip(&config.media).collect();
     media.sort_by_key(|(media, _)| candidates.iter().filter(|c| c.media == **media).count());
@@ -191,6 +194,7 @@ mod tests {
             capacity: 1000,
             used: 100 * u64::from(node),
             given: 0,
+            doubtful: false,
         };
         let memory = (0..6).map(|node| make(node, 0, Media::Ram));
         memory.chain((0..2).map(|node| Candidate { name: "disk", ..make(node, 1, Media::Ssd) })).collect()

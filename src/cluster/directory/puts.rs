@@ -136,6 +136,7 @@ impl Leader {
                     capacity: segment.info.capacity,
                     used: segment.info.used,
                     given: part.map_or(0, |whole| self.parts_at(whole, slot, segment.info.number)),
+                    doubtful: !self.is_there(node),
                 };
                 memory::push(&mut candidates, candidate)?;
             }

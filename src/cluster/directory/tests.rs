@@ -1955,6 +1955,22 @@ fn a_drain_waits_for_puts_that_have_begun() {
     assert_eq!(rig.drain("n1/ram", false), Some(NMC_IN_PROGRESS), "what was just put is only there");
 }
 
+/// Its process has died, or only its connection: nobody knows for some seconds.
+#[test]
+fn a_put_goes_last_to_a_node_whose_connection_has_ended() {
+    let mut rig = Rig::set_up(3, Config { sees_ends: true, ..Config::default() });
+    (0..3).for_each(|n| rig.come(n));
+    rig.now += 1;
+    rig.on(Event::Tick);
+    rig.on(Event::Closed(Peer(0)));
+    for _ in 0..50 {
+        let nodes: Vec<NodeId> = rig.start(1).places.iter().map(|place| place.node).collect();
+        assert_ne!(nodes[0], NodeId::of("n0"), "{nodes:?}");
+    }
+    let all = rig.start(3).places;
+    assert_eq!((all.len(), all[2].node), (3, NodeId::of("n0")), "it may be back in a moment");
+}
+
 /// Disk trouble: the node rests and counts as away; its tier is closed, and it begins anew, on the same connection.
 #[test]
 fn a_node_that_is_away_begins_anew_with_another_tier() {
