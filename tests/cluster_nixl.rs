@@ -14,8 +14,10 @@ use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions, Scope};
 use nanomc::cluster::nixl::sys::Library;
 use nanomc::cluster::submit::Sum;
-use nanomc::store::Store;
-use nanomc::store::copy::Slice;
+use nanomc::store::copy::{Pieces, Slice};
+use nanomc::store::read::Look;
+use nanomc::store::{Store, write};
+use nanomc::tier::{self, Tier};
 use random::Random;
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -230,6 +232,50 @@ fn a_get_of_parts_that_is_cancelled_has_ended_when_that_returns() {
     }
     assert_eq!(get(&reader, "k", &mut room), bytes.len() as u64);
     assert!(room == bytes);
+}
+
+/// What comes from the disk beside a full memory lies where NIXL does not reach, and goes by TCP.
+#[test]
+fn what_is_beside_a_full_memory_goes_by_tcp() {
+    if !is_there() {
+        return;
+    }
+    let (directory, dir) = (Directory::new(), tempfile::tempdir().unwrap());
+    let ((owner, store), reader) = (a_node(&directory, true), a_client(&directory, true));
+    let config = tier::Config { directory: dir.path().into(), paused: true, ..tier::Config::default() };
+    let tier = Tier::open(&store, &config, &mut |_, _| ()).unwrap();
+    let bytes = value(6, MIB);
+    put(&owner, "on disk", &bytes);
+    assert_eq!(tier.offload(None).unwrap(), 1);
+    store.evict_until_below(0, 0).unwrap();
+    put(&owner, "in memory", &bytes);
+    let slices = [slice(&bytes)];
+    let Look::Ready((pin, _)) = store.pin(b"in memory").unwrap() else { panic!("it was just put") };
+    let mut held = vec![pin];
+    while store.put(&held.len().to_le_bytes(), &Pieces::Slices(&slices), &write::PutOptions::DEFAULT).is_ok() {
+        let Look::Ready((pin, _)) = store.pin(&held.len().to_le_bytes()).unwrap() else { panic!("it was just put") };
+        held.push(pin);
+    }
+    let mut room = vec![0u8; MIB];
+    until_moved(
+        || owner.moved().1,
+        |_| {
+            for key in ["in memory", "on disk"] {
+                room.fill(0);
+                assert_eq!(get(&reader, key, &mut room), MIB as u64);
+                assert!(room == bytes, "{key}");
+            }
+        },
+    );
+    for _ in 0..5 {
+        room.fill(0);
+        // As soon as NIXL would be taken again.
+        std::thread::sleep(Duration::from_millis(250));
+        let before = owner.moved().1;
+        assert_eq!(get(&reader, "on disk", &mut room), MIB as u64);
+        assert!(room == bytes && owner.moved().1 == before);
+    }
+    held.into_iter().for_each(|pin| store.unpin(pin).unwrap());
 }
 
 #[test]

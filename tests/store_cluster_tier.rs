@@ -14,12 +14,14 @@ mod random;
 mod values;
 
 use common::{config as world_config, eventually};
+use nanomc::base::crc::crc32c;
 use nanomc::base::status::*;
 use nanomc::cluster::node::storage::{Tail, Wanted};
 use nanomc::cluster::node::{Hold, Memory, NodeStore, Offer, Pinned, Plan, Storage};
 use nanomc::cluster::types::{Media, ObjectKey, Position, PutId, terms_of};
 use nanomc::cluster::wire::{Fact, Metadata, Published};
 use nanomc::layout::store::ON_DISK;
+use nanomc::store::read::{Look, Pin};
 use nanomc::store::write::PutOptions;
 use nanomc::store::{Masters, Store};
 use nanomc::tier::{self, Backend, Tier};
@@ -221,6 +223,148 @@ fn values_come_from_the_disk_beside_the_agent() {
         drop(node);
         drop((tier, store));
     }
+}
+
+/// Fills memory with values of so many bytes, which are held: it takes nothing more.
+fn hold_memory(store: &Store, bytes: usize) -> Vec<Pin> {
+    let mut held = Vec::new();
+    loop {
+        let key = format!("held {}", held.len());
+        if put(store, key.as_bytes(), &value(bytes)).is_err() {
+            return held;
+        }
+        let Look::Ready((pin, _)) = store.pin(key.as_bytes()).unwrap() else { panic!("{key} was just put") };
+        held.push(pin);
+    }
+}
+
+/// Bytes of what is held, as they are sent.
+fn sent(node: &mut NodeStore, pin: u64, offset: u64, bytes: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    node.verify(pin, offset, bytes).unwrap();
+    node.ready(pin, offset, bytes).unwrap();
+    node.pin_spans(pin, offset, bytes).unwrap().list().unwrap().iter().for_each(|span| span.append_to(&mut out));
+    out
+}
+
+/// Where the slots of these values are.
+fn slots_of(node: &mut NodeStore, keys: &[ObjectKey]) -> Vec<Plan> {
+    let found = all(node);
+    let slot = |key: &ObjectKey| found.values().find(|found| found.key == *key).map(name_of).unwrap();
+    keys.iter().map(slot).collect()
+}
+
+/// What memory cannot take comes from the disk to memory beside it: whole, as much as was said at a time, and whatever becomes of its key.
+#[test]
+fn what_memory_cannot_take_is_read_beside_it() {
+    // Without a page, and without a header.
+    for ((backend, by_way), filler) in BACKENDS.into_iter().zip([None, Some(1 << 20), None]).zip([16_384, 16_384, 1]) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = embedded();
+        let tier = open_tier(&store, &tier_config(&dir, backend));
+        let mut node = NodeStore::new(&store).unwrap().staging_at_most(20_000);
+        if let Some(most) = by_way {
+            node = node.by_way_of_host(most);
+        }
+        let keys = ["a", "b", "c", "large"].map(|k| key("kv", k));
+        let values = [9000, 9001, 9002, 20_001].map(value);
+        for ((n, k), v) in (1..).zip(&keys).zip(&values) {
+            put_through(&mut node, put_id(n), k, v);
+        }
+        tier.offload(None).unwrap();
+        evict(&store);
+        let slots = slots_of(&mut node, &keys);
+        let held = hold_memory(&store, filler);
+        let newest = node.newest();
+        let read = |node: &mut NodeStore, at: usize| {
+            pin(node, slots[at], &keys[at]).map_err(|error| (error.status, error.message))
+        };
+        let (a, b) = (read(&mut node, 0).unwrap(), read(&mut node, 1).unwrap());
+        assert_eq!(node.staged(), 18_001, "{backend:?}");
+        // As if it were in memory, but others do not reach it there.
+        for (n, pinned, v) in [(1, &a, &values[0]), (2, &b, &values[1])] {
+            assert_eq!((pinned.put, pinned.length, &pinned.metadata.0[..]), (put_id(n), v.len() as u64, &b"said"[..]));
+            assert_eq!(node.sum(pinned.pin).unwrap(), Some(crc32c(v)));
+            assert_eq!(sent(&mut node, pinned.pin, 0, pinned.length), *v);
+            assert_eq!(sent(&mut node, pinned.pin, 4095, 3000), v[4095..7095]);
+            assert!(sent(&mut node, pinned.pin, pinned.length, 0).is_empty());
+            assert!(node.pin_spans(pinned.pin, 1, pinned.length).is_err());
+            assert_eq!(node.far_spans(pinned.pin, 0, 1).err().map(|error| error.status), Some(NMC_ERR_UNSUPPORTED));
+        }
+        // What has no room comes when there is some, but for what never has.
+        let (busy, why) = read(&mut node, 2).unwrap_err();
+        assert!(busy == NMC_ERR_BUSY && why.contains("18001 of 20000"), "{why}");
+        let (busy, why) = read(&mut node, 3).unwrap_err();
+        assert!(busy == NMC_ERR_BUSY && why.contains("too few for a value of 20001"), "{why}");
+        node.unpin(b.pin);
+        assert_eq!(node.staged(), 9000);
+        let c = read(&mut node, 2).unwrap();
+        assert_eq!(sent(&mut node, c.pin, 0, c.length), values[2]);
+        assert_eq!(node.newest(), newest, "nobody hears of it: it is not in memory");
+        // Removed while it is sent, and replaced.
+        node.drop_key(&keys[2]);
+        assert_eq!(read(&mut node, 2).unwrap_err().0, NMC_ERR_NOT_FOUND);
+        held.into_iter().for_each(|pin| store.unpin(pin).unwrap());
+        node.drop_key(&keys[0]);
+        let plan = put_through(&mut node, put_id(9), &keys[0], &value(5000)[1..]);
+        let Hold::Held(new) = node.pin(slots[0], &keys[0], put_id(1)).unwrap() else { panic!("it is in memory") };
+        assert_eq!((new.put, new.length), (put_id(9), 4999), "whoever asks compares the put");
+        assert_eq!(sent(&mut node, new.pin, 0, 4999), value(5000)[1..]);
+        assert_eq!(pin_status(&mut node, plan, &keys[0]), Ok((put_id(9), 4999)));
+        assert_eq!(sent(&mut node, a.pin, 0, a.length), values[0], "what is sent is what it was");
+        assert_eq!(sent(&mut node, c.pin, 0, c.length), values[2]);
+        // Now memory takes it.
+        let b = read(&mut node, 1).unwrap();
+        assert_eq!(sent(&mut node, b.pin, 0, b.length), values[1]);
+        assert_eq!(node.staged(), 18_002);
+        [a, b, c, new].into_iter().for_each(|pinned| node.unpin(pinned.pin));
+        assert_eq!(node.staged(), 0);
+        drop(node);
+        drop((tier, store));
+    }
+}
+
+/// What is dropped or not wanted while it comes beside memory leaves nothing there, and never comes in part.
+#[test]
+fn what_ends_while_it_comes_beside_memory_is_whole_or_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = embedded();
+    let tier = open_tier(&store, &tier_config(&dir, Backend::Bucket));
+    let mut node = NodeStore::new(&store).unwrap();
+    for round in 0..20 {
+        let keys: Vec<ObjectKey> = (0..8).map(|n| key("kv", &format!("k{n}"))).collect();
+        for (n, k) in (1..).zip(&keys) {
+            put_through(&mut node, put_id(100 * (round + 1) + n), k, &value(3000 + usize::try_from(n).unwrap()));
+        }
+        tier.offload(None).unwrap();
+        evict(&store);
+        let slots = slots_of(&mut node, &keys);
+        let held = hold_memory(&store, 16_384);
+        let mut coming: Vec<u64> = Vec::new();
+        for (plan, k) in slots.iter().zip(&keys) {
+            let Hold::Coming(number) = node.pin(*plan, k, PutId(0)).unwrap() else { panic!("{k:?} is in memory") };
+            coming.push(number);
+        }
+        std::thread::sleep(std::time::Duration::from_micros(round * 100));
+        coming.iter().step_by(4).for_each(|number| node.forget(*number));
+        keys.iter().skip(1).step_by(2).for_each(|k| node.drop_key(k));
+        for (at, number) in coming.iter().enumerate().filter(|(at, _)| at % 4 != 0) {
+            match came(&mut node, *number) {
+                Ok(pinned) => {
+                    assert_eq!(pinned.put, put_id(100 * (round + 1) + 1 + at as u64));
+                    assert_eq!(sent(&mut node, pinned.pin, 0, pinned.length), value(3001 + at));
+                    node.unpin(pinned.pin);
+                }
+                Err(error) => assert!(at % 2 == 1 && error.status == NMC_ERR_NOT_FOUND, "{at}: {}", error.message),
+            }
+        }
+        assert!(eventually(|| node.staged() == 0), "nothing is left beside memory");
+        held.into_iter().for_each(|pin| store.unpin(pin).unwrap());
+        keys.iter().for_each(|k| node.drop_key(k));
+        (0..32).for_each(|n| _ = store.remove(format!("held {n}").as_bytes()));
+    }
+    drop(node);
+    drop((tier, store));
 }
 
 /// Dropping one place of an object takes the others: they are one put.

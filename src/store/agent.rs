@@ -4,9 +4,11 @@
 use super::Store;
 use super::backing::DiskEntry;
 use super::client::Client;
+use super::copy::{Pieces, Slice};
 use super::evict::Retain;
 use super::facts::Described;
 use super::master::{Opened, check_key, namespace_word, show};
+use super::promote::keep_of;
 use super::read::{LOOKS, Location, Look, Pin};
 use super::wire::Request;
 use super::write::PutOptions;
@@ -18,6 +20,26 @@ use crate::layout::store::{MAX_NAMESPACES, ON_DISK, ObjectHeader, PRIORITY_SHIFT
 use crate::sync::object;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+
+/// What a record on disk says of the value that was read from it.
+pub struct FromDisk {
+    /// The put that it came from.
+    pub put: u64,
+    /// Bytes of the value.
+    pub bytes: u64,
+    /// Retain class and priority.
+    pub class: (Retain, u32),
+    /// What its writer said about it.
+    pub metadata: Vec<u8>,
+}
+
+/// A value that was come to, wherever it was.
+pub enum Reached {
+    /// In memory, held.
+    Held(Pin, Location),
+    /// On disk, and read.
+    Read(FromDisk),
+}
 
 impl Store {
     /// The same store through a client of its own, with pin slots of its own, for the agent of this process. It keeps this client
@@ -268,6 +290,40 @@ impl Store {
             Look::Ready(held) => Ok(Some(held)),
             _ => Ok(None),
         }
+    }
+
+    /// Pins what memory has of a key. What is on the disk alone is read, whole and verified, into the slice that `room` gives for its size,
+    /// and stays on the disk alone. `None` if it is nowhere.
+    pub fn pin_or_read(&self, key: &[u8], mut room: impl FnMut(u64) -> Result<Slice>) -> Result<Option<Reached>> {
+        check_key(key)?;
+        let Some(disk) = self.disk()? else { return Ok(None) };
+        let look = self.look_on_disk(disk, key, |found| {
+            let Some((disk, entry)) = found else {
+                return Ok(Some(match self.pin(key)? {
+                    Look::Ready((pin, location)) => Look::Ready(Reached::Held(pin, location)),
+                    Look::Writing(index, epoch) => Look::Writing(index, epoch),
+                    Look::Missing => Look::Missing,
+                }));
+            };
+            let bytes = entry.entry.bytes;
+            let info = match disk.reader.infos(&disk.map, &[(*entry, key)])?.pop().unwrap_or(Ok(None)) {
+                Ok(Some(info)) => info,
+                Ok(None) => return Ok(None),
+                Err(error) => return self.judge(disk, entry, bytes, Err(error)).map(|_| None),
+            };
+            let slice = [room(bytes)?];
+            if !self.read_entry(disk, entry, key, 0, &Pieces::Slices(&slice))? {
+                return Ok(None);
+            }
+            let keep = keep_of(&info);
+            let class = (keep.retain, keep.priority);
+            // Of this very entry, as the record has it that was read.
+            Ok(Some(Look::Ready(Reached::Read(FromDisk { put: entry.put, bytes, class, metadata: info.metadata }))))
+        })?;
+        Ok(match look {
+            Look::Ready(reached) => Some(reached),
+            _ => None,
+        })
     }
 
     /// What an entry of the disk says, if it lives and its namespace is one of this store. One whose key cannot be read ends: nobody

@@ -269,7 +269,7 @@ impl Store {
 }
 
 /// How a value is kept when it comes back: as its writer said, but for a time that is over or not known any more.
-fn keep_of(info: &DiskInfo) -> Keep {
+pub(super) fn keep_of(info: &DiskInfo) -> Keep {
     let (retain, priority) = info.class;
     let retain = Retain::from_code(retain.into()).filter(|retain| *retain != Retain::Soft);
     Keep { retain: retain.unwrap_or(Retain::None), priority: priority.into(), ttl_ms: 0 }

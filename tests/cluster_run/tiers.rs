@@ -1,13 +1,14 @@
 //! Nodes with a tier below their store, which is opened and closed at any time.
 
-use super::common::{Directory, a_store, eventually, get, put, slice, slice_mut, value};
+use super::common::{Directory, PAGE, a_store, eventually, get, put, slice, slice_mut, value};
 use super::{node, node_by_way, store_value};
 use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions, What};
 use nanomc::cluster::types::Media;
 use nanomc::cluster::wire::{Location, Replicate};
 use nanomc::store::Store;
-use nanomc::store::read::Look;
+use nanomc::store::copy::Pieces;
+use nanomc::store::read::{Look, Pin};
 use nanomc::tier::Tier;
 use nanomc::{store, tier};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -94,6 +95,101 @@ fn what_is_said_about_a_value_is_told_from_memory_and_from_disk() {
         let both = client.get_what(&[Item::new(b"k", &slices)], What::Both).unwrap().remove(0);
         assert!(both.result.is_ok() && both.bytes == 100_000 && both.metadata == b"said" && into == value);
     }
+}
+
+/// Fills memory with values that are held: it takes nothing more.
+fn fill(store: &Store) -> Vec<Pin> {
+    let mut held = Vec::new();
+    let bytes = value(0, PAGE as usize);
+    let slices = [slice(&bytes)];
+    loop {
+        let key = format!("held {}", held.len());
+        if store.put(key.as_bytes(), &Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT).is_err() {
+            return held;
+        }
+        let Look::Ready((pin, _)) = store.pin(key.as_bytes()).unwrap() else { panic!("{key} was just put") };
+        held.push(pin);
+    }
+}
+
+/// What is on disk alone is read by others while the owner's memory takes nothing.
+#[test]
+fn memory_that_takes_nothing_keeps_nobody_from_what_is_on_disk() {
+    [None, Some(1 << 20)].into_iter().for_each(reads_beside_memory);
+}
+
+fn reads_beside_memory(bounce: Option<u64>) {
+    let (directory, dir) = (Directory::new(), tempfile::tempdir().unwrap());
+    let (cluster, store, _) = node_by_way(&directory, 16, bounce);
+    let (other, bytes) = (directory.client(), value(1, 100_000));
+    let tier = a_tier(&store, dir.path());
+    eventually("the tier is a segment", || other.segments().unwrap().len() == 2);
+    let to_disk = |bytes: &[u8]| {
+        let options = PutOptions { metadata: b"said".to_vec(), ..PutOptions::default() };
+        other.put(&[Item::new(b"k", &[slice(bytes)])], &options).unwrap().remove(0).unwrap();
+        assert!(tier.offload(None).unwrap() > 0);
+        store.evict_until_below(0, 0).unwrap();
+        cluster.sync().unwrap();
+    };
+    let in_memory = || !matches!(store.metadata(b"k").unwrap(), Look::Missing);
+    to_disk(&bytes);
+    let held = fill(&store);
+    assert!(held.len() > 8, "memory is full");
+    assert_eq!(get(&other, "k", bytes.len()).as_ref(), Ok(&bytes));
+    let mut into = vec![0u8; bytes.len()];
+    let slices = [slice_mut(&mut into)];
+    let both = other.get_what(&[Item::new(b"k", &slices)], What::Both).unwrap().remove(0);
+    assert!(both.result.is_ok() && both.bytes == 100_000 && both.metadata == b"said" && into == bytes);
+    assert!(!in_memory(), "memory takes nothing");
+    assert_eq!(other.remove(b"k", true).unwrap(), NMC_OK);
+    assert_eq!(get(&other, "k", bytes.len()), Err(NMC_ERR_NOT_FOUND));
+    // When there is room again it is memory that has what others read.
+    held.into_iter().for_each(|pin| store.unpin(pin).unwrap());
+    let bytes = value(2, 100_000);
+    to_disk(&bytes);
+    assert_eq!(get(&other, "k", bytes.len()).as_ref(), Ok(&bytes));
+    assert!(in_memory());
+}
+
+/// Values of more bytes than there may be beside memory at a time are all read in the end.
+#[test]
+fn many_readers_share_what_there_is_beside_memory() {
+    const BYTES: usize = 8 << 20;
+    let (directory, dir) = (Directory::new(), tempfile::tempdir().unwrap());
+    let (cluster, store, _) = node(&directory, 160);
+    let (others, dir) = ([directory.client(), directory.client()], dir.path());
+    let config = tier::Config {
+        directory: dir.into(),
+        capacity_bytes: 512 << 20,
+        paused: true,
+        max_objects: 100,
+        ..tier::Config::default()
+    };
+    let tier = Tier::open(&store, &config, &mut |_, _| ()).unwrap();
+    eventually("the tier is a segment", || others[0].segments().unwrap().len() == 2);
+    let keys: Vec<String> = (0..12).map(|n| format!("k{n}")).collect();
+    for (key, seed) in keys.iter().zip(1..) {
+        put(&others[0], key, &vec![seed; BYTES], 1).unwrap();
+        assert_eq!(tier.offload(None).unwrap(), 1);
+        store.evict_until_below(0, 0).unwrap();
+    }
+    cluster.sync().unwrap();
+    let held = fill(&store);
+    assert!(held.len() > 100, "memory is full");
+    std::thread::scope(|scope| {
+        for other in &others {
+            scope.spawn(|| {
+                let mut into = vec![vec![0u8; BYTES]; keys.len()];
+                let slices: Vec<_> = into.iter_mut().map(|into| [slice_mut(into)]).collect();
+                let items: Vec<_> = keys.iter().zip(&slices).map(|(key, to)| Item::new(key.as_bytes(), to)).collect();
+                let got = other.get(&items).unwrap();
+                for ((key, got), (into, seed)) in keys.iter().zip(got).zip(into.iter().zip(1u8..)) {
+                    assert!(got.result.is_ok(), "{key}: {:?}", got.result);
+                    assert!(into.iter().all(|byte| *byte == seed), "{key}");
+                }
+            });
+        }
+    });
 }
 
 /// A put to the disk of another node is there when it has ended: on disk, whatever becomes of memory; and the node does something else meanwhile.

@@ -1,6 +1,6 @@
 //! Host memory in the place of a store's that the CPU does not reach. What others put comes here, and is copied to the device before it is
 //! published; what they read is copied from there before it leaves. The store does the copies. How much there is at a time is bounded; whoever
-//! would have more is told to come again.
+//! would have more is told to come again. `staged` has such memory for other reasons, and less of it.
 #![allow(unsafe_code, reason = "its bytes are given to those who move them, by address")]
 
 use super::storage::Plan;
@@ -28,7 +28,8 @@ pub struct Bounce {
 }
 
 impl Bounce {
-    fn new(offset: u64, bytes: u64) -> Result<Self> {
+    /// Memory for so many bytes from an offset on.
+    pub fn new(offset: u64, bytes: u64) -> Result<Self> {
         Ok(Self::of(offset, memory::zeroed::<u8>(usize::try_from(bytes).unwrap_or(usize::MAX))?))
     }
 
@@ -47,7 +48,7 @@ impl Bounce {
     /// The same, for a store.
     #[must_use]
     pub fn slice(&self) -> Slice {
-        // SAFETY: as above.
+        // SAFETY: as above; and whoever reads into it from the disk keeps it until that has ended.
         unsafe { Slice::new(self.first as u64, self.memory.len() as u64) }
     }
 

@@ -14,6 +14,7 @@ mod promoter;
 mod puts;
 pub mod real;
 mod serve;
+mod staged;
 pub mod storage;
 mod stream;
 #[cfg(test)]

@@ -1,13 +1,16 @@
 //! Brings values from the disk into memory for others, on a thread of its own: while one comes, the agent serves what is in memory. What has
-//! come is held until the agent asks for it. Those that are asked for together are read together.
+//! come is held until the agent asks for it. Those that are asked for together are read together. While memory takes nothing they come to a
+//! bounded room beside it.
 
+use super::staged::{self, Room, Value};
 use super::storage::Wake;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::NMC_ERR_UNAVAILABLE;
+use crate::base::status::{
+    NMC_ERR_BUSY, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE, NMC_ERR_PEER_LOST, NMC_ERR_UNAVAILABLE, nmc_status_t,
+};
 use crate::cluster::net::ByNumber;
 use crate::store::Store;
-use crate::store::read::{Location, Pin};
 use crate::sync::service_thread;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -17,8 +20,12 @@ use std::thread::JoinHandle;
 /// Values that are read together.
 const TOGETHER: usize = 16;
 
-/// A value that is held, or that is not there any more.
-pub type Came = Result<Option<(Pin, Location)>>;
+/// What memory says that takes nothing: all is held or retained, the value is too large for it or for the quota of its namespace, there is no
+/// header or no room for the key, or it has no heap.
+const NO_ROOM: [nmc_status_t; 4] = [NMC_ERR_BUSY, NMC_ERR_NO_SPACE, NMC_ERR_LIMIT, NMC_ERR_PEER_LOST];
+
+/// A value, or none if it is not there any more.
+pub type Came = Result<Option<Value>>;
 
 /// A value that is to come.
 struct Job {
@@ -26,6 +33,16 @@ struct Job {
     /// A handle of its namespace.
     store: Store,
     key: Vec<u8>,
+}
+
+impl Job {
+    /// Brings its value into memory, or beside it.
+    fn read(&self, room: &Arc<Room>) -> Came {
+        match self.store.pin_key(&self.key) {
+            Err(error) if NO_ROOM.contains(&error.status) => staged::read(&self.store, &self.key, room),
+            held => Ok(held?.map(|(pin, location)| Value::Held(pin, location))),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -43,6 +60,7 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
+    room: Arc<Room>,
 }
 
 /// See the module.
@@ -54,6 +72,18 @@ pub struct Promoter {
 }
 
 impl Promoter {
+    /// One that has so many bytes beside memory.
+    #[must_use]
+    pub fn with(room: Room) -> Self {
+        Self { shared: Arc::new(Shared { room: Arc::new(room), ..Shared::default() }), thread: None }
+    }
+
+    /// Bytes that are in use beside memory.
+    #[must_use]
+    pub fn staged(&self) -> u64 {
+        self.shared.room.used()
+    }
+
     /// What is called from now on when a value has come.
     pub fn wake_with(&mut self, wake: Wake) {
         self.shared.state.lock().wake = Some(wake);
@@ -130,7 +160,7 @@ impl Shared {
                     // How that went is seen below.
                     first.store.promote(&keys[..jobs.len()], first.store.rank(), |_, _| {});
                 }
-                read.extend(jobs.iter().map(|job| job.store.pin_key(&job.key)));
+                read.extend(jobs.iter().map(|job| job.read(&self.room)));
             });
             self.end(&mut state, jobs, read);
         }
@@ -145,7 +175,7 @@ impl Shared {
             let unwanted =
                 state.closing || state.reading.iter().any(|(number, wanted)| *number == job.number && !wanted);
             match came {
-                Ok(Some((pin, _))) if unwanted => _ = job.store.unpin(pin),
+                Ok(Some(Value::Held(pin, _))) if unwanted => _ = job.store.unpin(pin),
                 _ if unwanted => {}
                 came => _ = state.came.insert(job.number, came),
             }

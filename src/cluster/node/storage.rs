@@ -228,7 +228,7 @@ pub trait Memory: Storage {
     /// Where these bytes of a value are, which are ready, for as long as it is held.
     fn pin_spans(&self, pin: u64, offset: u64, bytes: u64) -> Result<Spans>;
 
-    /// Where these bytes of a value are, for those who write them elsewhere and reach what the CPU does not.
+    /// Where these bytes of a value are, for those who write them elsewhere and reach what the CPU does not. UNSUPPORTED if they do not reach these.
     fn far_spans(&self, pin: u64, offset: u64, bytes: u64) -> Result<Spans> {
         self.pin_spans(pin, offset, bytes)
     }

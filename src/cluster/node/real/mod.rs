@@ -1,6 +1,6 @@
 //! The node's store behind its agent: [`Storage`] over [`Store`], by a client of its own. Where the bytes of a plan or of a held value
 //! are in this process is said by `places`, so that the loop around the agent receives and sends them in place; where the heaps are a device's, in host
-//! memory that stands in for them. Used by one thread.
+//! memory that stands in for them; and while they take nothing, what is on disk in host memory beside them. Used by one thread.
 //!
 //! A segment is a rank of the store's world, with its number; the one behind them is the tier, if there is one. What a drop could not do is not forgotten: the position in the drop
 //! log is not kept then, so that the entries come again.
@@ -9,6 +9,7 @@ mod places;
 
 use super::bounce::{self, Bounce, Bounces, For};
 use super::promoter::Promoter;
+use super::staged::{Room, Staged, Value};
 use super::storage::{Hold, Memory as _, Part, Pinned, Plan, Storage, Tail, Wanted};
 use crate::base::crc::Combine;
 use crate::base::error::{Error, Result};
@@ -23,6 +24,7 @@ use crate::cluster::wire::{Extent, Fact, Metadata, Published, Region, Retired, S
 use crate::layout::store::{self as layout, MAX_NAMESPACES, ON_DISK};
 use crate::mem::HeapKind;
 use crate::store::Store;
+use crate::store::agent::FromDisk;
 use crate::store::copy::Pieces;
 use crate::store::evict::Retain;
 use crate::store::facts::{self, Described};
@@ -77,7 +79,7 @@ pub struct NodeStore {
     plans: ByNumber<Plan, Opened>,
     /// Those that are to be on disk before they are answered, and those of them that are being written.
     for_disk: ByNumber<Plan, Option<Writing>>,
-    pins: ByNumber<u64, Pin>,
+    pins: ByNumber<u64, Held>,
     next_pin: u64,
     /// Makes the checksum of a value of those of its pages, where there are some.
     sums: Vec<Combine>,
@@ -93,6 +95,14 @@ pub struct NodeStore {
     trouble: Option<Error>,
     /// When programs were last looked after, and what the bell that they ring had counted.
     looked: Option<(Instant, u32)>,
+}
+
+/// A value that somebody reads.
+enum Held {
+    /// In the store's memory.
+    Pinned(Pin),
+    /// Beside it.
+    Staged(Staged),
 }
 
 /// A value that is published and is being written to disk.
@@ -175,6 +185,19 @@ impl NodeStore {
     #[must_use]
     pub fn bounced(&self) -> (u64, u64) {
         self.bounces.as_ref().map_or((0, 0), |bounces| (bounces.plans.used(), bounces.pins.used()))
+    }
+
+    /// So many bytes of what is on disk may be beside the heaps, while these take nothing.
+    #[must_use]
+    pub fn staging_at_most(mut self, most: u64) -> Self {
+        self.promoter = Promoter::with(Room::new(most));
+        self
+    }
+
+    /// Bytes of what is on disk that are beside the heaps at the moment.
+    #[must_use]
+    pub fn staged(&self) -> u64 {
+        self.promoter.staged()
     }
 
     /// The store, through the agent's client.
@@ -353,6 +376,20 @@ impl NodeStore {
         self.check_tier().map_err(unavailable).inspect_err(|_| _ = self.store.unpin(held))
     }
 
+    fn held(&self, pin: u64) -> Result<&Held> {
+        self.pins.get(&pin).ok_or_else(|| unheld(pin))
+    }
+
+    /// Gives a name to what is beside memory; there is room for it.
+    fn lend(&mut self, mut staged: Staged) -> Pinned {
+        let FromDisk { put, bytes: length, class: (class, priority), ref mut metadata } = staged.about;
+        let metadata = Metadata(std::mem::take(metadata));
+        let (pin, put, retain) = (self.next_pin, PutId(put), retain_code(class, priority));
+        self.next_pin += 1;
+        self.pins.insert(pin, Held::Staged(staged));
+        Pinned { pin, put, length, retain, metadata }
+    }
+
     /// Gives a name to what is held; there is room for it.
     fn hold(&mut self, (held, location): (Pin, Location)) -> Result<Pinned> {
         let said = self.store.view_metadata(held).and_then(|said| match said {
@@ -364,7 +401,7 @@ impl NodeStore {
         let retain = retain_code(class, priority);
         let (pin, put) = (self.next_pin, PutId(self.store.put_of(held)));
         self.next_pin += 1;
-        self.pins.insert(pin, held);
+        self.pins.insert(pin, Held::Pinned(held));
         Ok(Pinned { pin, put, length: location.bytes_total, retain, metadata })
     }
 }
@@ -513,10 +550,15 @@ impl Storage for NodeStore {
     fn came(&mut self, coming: u64) -> Result<Option<Pinned>> {
         match self.promoter.came(coming) {
             None => Ok(None),
-            Some(Ok(Some(held))) => {
-                memory::reserve_map(&mut self.pins, 1).inspect_err(|_| _ = self.store.unpin(held.0))?;
-                self.check_brought(held.0)?;
-                self.hold(held).map(Some)
+            Some(Ok(Some(Value::Held(held, location)))) => {
+                memory::reserve_map(&mut self.pins, 1).inspect_err(|_| _ = self.store.unpin(held))?;
+                self.check_brought(held)?;
+                self.hold((held, location)).map(Some)
+            }
+            Some(Ok(Some(Value::Staged(staged)))) => {
+                memory::reserve_map(&mut self.pins, 1)?;
+                self.check_tier().map_err(unavailable)?;
+                Ok(Some(self.lend(staged)))
             }
             Some(Ok(None)) => crate::bail!(NMC_ERR_NOT_FOUND, "what was on disk is not there any more"),
             Some(Err(error)) => Err(error),
@@ -524,14 +566,17 @@ impl Storage for NodeStore {
     }
 
     fn forget(&mut self, coming: u64) {
-        if let Some(Ok(Some((held, _)))) = self.promoter.forget(coming) {
+        if let Some(Ok(Some(Value::Held(held, _)))) = self.promoter.forget(coming) {
             let _ = self.store.unpin(held);
         }
     }
 
     fn ready(&mut self, pin: u64, offset: u64, bytes: u64) -> Result<()> {
-        let Some(bounces) = self.bounces.as_mut().filter(|_| bytes > 0) else { return Ok(()) };
-        let held = *self.pins.get(&pin).ok_or_else(|| unheld(pin))?;
+        if self.bounces.is_none() || bytes == 0 {
+            return Ok(());
+        }
+        let &Held::Pinned(held) = self.held(pin)? else { return Ok(()) };
+        let Some(bounces) = &mut self.bounces else { return Ok(()) };
         let bounce = bounces.pins.make(offset, bytes, For::Caller)?;
         self.store.read_view(held, offset, &Pieces::Slices(&[bounce.slice()]))?;
         bounces.pins.keep(pin, bounce);
@@ -540,22 +585,28 @@ impl Storage for NodeStore {
 
     fn sum(&mut self, pin: u64) -> Result<Option<u32>> {
         let Some(pages) = self.sums.first() else { return Ok(None) };
-        self.store.sealed_sum(*self.pins.get(&pin).ok_or_else(|| unheld(pin))?, pages)
+        match self.held(pin)? {
+            Held::Pinned(held) => self.store.sealed_sum(*held, pages),
+            Held::Staged(staged) => Ok(staged.sum),
+        }
     }
 
     fn verify(&mut self, pin: u64, offset: u64, bytes: u64) -> Result<()> {
         if self.sums.is_empty() {
             return Ok(());
         }
-        let held = *self.pins.get(&pin).ok_or_else(|| unheld(pin))?;
-        self.store.verify_part(held, offset..offset.saturating_add(bytes)).map(drop)
+        match self.held(pin)? {
+            Held::Pinned(held) => self.store.verify_part(*held, offset..offset.saturating_add(bytes)).map(drop),
+            // It was verified when it came from the disk.
+            Held::Staged(_) => Ok(()),
+        }
     }
 
     fn unpin(&mut self, pin: u64) {
         if let Some(bounces) = &mut self.bounces {
             bounces.pins.end(pin);
         }
-        if let Some(held) = self.pins.remove(&pin) {
+        if let Some(Held::Pinned(held)) = self.pins.remove(&pin) {
             let _ = self.store.unpin(held);
         }
     }

@@ -1,7 +1,7 @@
 //! Where the bytes of a node's store are: in this process, on which GPU or NUMA node, and for others that write to them and read them.
 #![allow(unsafe_code, reason = "bytes of the store, by address")]
 
-use super::{Known, NodeStore, unheld};
+use super::{Held, Known, NodeStore};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::NMC_ERR_STALE;
@@ -96,6 +96,10 @@ impl Memory for NodeStore {
     }
 
     fn pin_spans(&self, pin: u64, offset: u64, bytes: u64) -> Result<Spans> {
+        if let Held::Staged(staged) = self.held(pin)? {
+            let missing = || Error::new(NMC_ERR_STALE, "the value beside memory has no such bytes");
+            return staged.part(offset, bytes).map(|part| Spans::new([part])).ok_or_else(missing);
+        }
         match &self.bounces {
             None => self.far_spans(pin, offset, bytes),
             Some(_) if bytes == 0 => Ok(Spans::new([])),
@@ -108,7 +112,9 @@ impl Memory for NodeStore {
     }
 
     fn far_spans(&self, pin: u64, offset: u64, bytes: u64) -> Result<Spans> {
-        let held = *self.pins.get(&pin).ok_or_else(|| unheld(pin))?;
+        let &Held::Pinned(held) = self.held(pin)? else {
+            crate::bail!(NMC_ERR_UNSUPPORTED, "the value is beside memory, where NIXL does not reach");
+        };
         Ok(Spans::new(self.mapped(self.store.view_extents(held)?)?).behind(offset).up_to(bytes))
     }
 
