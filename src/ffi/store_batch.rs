@@ -424,12 +424,14 @@ pub unsafe extern "C" fn nmc_store_pin_batch(
                     count.write(held);
                 }
                 None if statuses.first != NMC_OK => {
-                    // No epoch is 0.
+                    // All of them, also if one fails. No epoch is 0.
+                    let mut ended = Ok(());
                     for view in views.iter_mut().filter(|view| view.epoch != 0) {
-                        store.unpin(pin_of(view))?;
+                        ended = store.unpin(pin_of(view)).and(ended);
                         // SAFETY: as above.
                         *view = unsafe { std::mem::zeroed() };
                     }
+                    ended?;
                 }
                 None => {}
             }
