@@ -2838,7 +2838,9 @@ typedef struct nmc_client_config_t {
   uint32_t abi_version;
   /**
    * Name or address of this machine, by which others reach it: `host` or `host:port`. With a port, the first node of
-   * the client listens there; all other nodes listen at a free port from 12300 to 14299. Empty for 127.0.0.1.
+   * the client listens there; all other nodes listen at a free port from 12300 to 14299. Empty for 127.0.0.1. Or
+   * `unix:/folder`: nodes listen at sockets in that folder, which is made for this user alone if it is not there; then
+   * all masters must be on this machine.
    */
   struct nmc_slice_t local_hostname;
   /**

@@ -68,6 +68,11 @@ void configs() {
   GIVES(opens([](auto& c) { c.master_server = slice_of("192.0.2.1:50051"); }), NMC_ERR_PERMISSION);
   GIVES(opens([](auto& c) { c.local_hostname = slice_of("192.0.2.1"); }), NMC_ERR_PERMISSION);
 
+  promise("sockets_of_this_machine_are_for_clusters_on_it");
+  OK(opens([](auto& c) { c.local_hostname = slice_of("unix:/tmp/none"), c.master_server = slice_of("unix:/tmp/none"); }));
+  GIVES(opens([](auto& c) { c.local_hostname = slice_of("unix:/tmp/none"), c.master_server = slice_of("192.0.2.1"); }), NMC_ERR_INVALID_ARG);
+  GIVES(opens([](auto& c) { c.local_hostname = slice_of("unix:"); }), NMC_ERR_INVALID_ARG);
+
   promise("what_programs_for_mooncake_say_is_taken");
   for (const char* text : {"", "P2PHANDSHAKE", "etcd://127.0.0.1:2379", "redis://127.0.0.1:6379", "http://127.0.0.1:8080/metadata", "127.0.0.1:2379"}) {
     OK(opens([&](auto& c) { c.metadata_server = slice_of(text); }));

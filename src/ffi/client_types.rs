@@ -81,7 +81,9 @@ pub struct nmc_client_config_t {
     /// `NMC_ABI_VERSION` as the caller knows it.
     pub abi_version: u32,
     /// Name or address of this machine, by which others reach it: `host` or `host:port`. With a port, the first node of
-    /// the client listens there; all other nodes listen at a free port from 12300 to 14299. Empty for 127.0.0.1.
+    /// the client listens there; all other nodes listen at a free port from 12300 to 14299. Empty for 127.0.0.1. Or
+    /// `unix:/folder`: nodes listen at sockets in that folder, which is made for this user alone if it is not there; then
+    /// all masters must be on this machine.
     pub local_hostname: nmc_slice_t,
     /// The masters, separated by commas: `host`, `host:port` or `unix:/path`, with port 50051 by default. The first one
     /// that answers is the leader, or says which one is.

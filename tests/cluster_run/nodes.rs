@@ -4,10 +4,66 @@ use super::common::{Directory, a_store, eventually, get, put, slice, value};
 use super::node;
 use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
+use nanomc::cluster::net::Address;
 use nanomc::store;
 use nanomc::store::evict::Retain;
 use nanomc::store::read::Look;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
 use std::time::Duration;
+
+/// No port of the machine is open: who may enter the folder may take part.
+#[test]
+fn masters_and_nodes_listen_at_sockets_of_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| format!("unix:{}", dir.path().join(name).display());
+    let directory = Directory::at(&Address::literal(&path("master")).unwrap(), 1, "", vec![]);
+    let config = || Config { host: path("nodes"), ..directory.config() };
+    let sockets = || std::fs::read_dir(dir.path().join("nodes")).unwrap().count();
+    let (first, second, other) =
+        (Cluster::open(config()).unwrap(), Cluster::open(config()).unwrap(), Cluster::open(config()).unwrap());
+    let (store, another) = (a_store(64), a_store(64));
+    first.mount(&store, Some("shelf"), false).unwrap();
+    let name = second.mount(&another, None, false).unwrap();
+    assert!(name.starts_with(dir.path().to_str().unwrap()), "{name}");
+    assert_eq!(std::fs::metadata(dir.path().join("nodes")).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(sockets(), 2);
+    for (n, bytes) in [0, 1, 1000, 100_000, 2 << 20].into_iter().enumerate() {
+        let (key, value) = (format!("k{n}"), value(n, bytes));
+        put(&other, &key, &value, 2).unwrap();
+        for cluster in [&other, &first, &second, &directory.client()] {
+            assert_eq!(get(cluster, &key, bytes).unwrap(), value, "{bytes}");
+        }
+    }
+    let segments = other.segments().unwrap();
+    assert!(segments.len() == 2 && segments.iter().all(|segment| other.is_here(segment)));
+    // The name is held by one, as everywhere.
+    let hasty = Cluster::open(Config { patience: Duration::from_millis(500), ..config() }).unwrap();
+    let taken = hasty.mount(&a_store(8), Some("shelf"), false).unwrap_err();
+    assert!(taken.status == NMC_ERR_UNAVAILABLE && taken.message.contains("is a node on"), "{}", taken.message);
+    first.unmount("shelf").unwrap();
+    assert_eq!(sockets(), 1);
+    // What a process leaves that was killed is in nobody's way.
+    let left = dir.path().join("nodes").join(format!("{:016x}.sock", xxhash_rust::xxh3::xxh3_64(b"shelf")));
+    drop(UnixListener::bind(&left).unwrap());
+    assert!(left.exists());
+    first.mount(&store, Some("shelf"), false).unwrap();
+    assert_eq!(sockets(), 2);
+    assert_eq!(get(&other, "k2", 1000).unwrap(), value(2, 1000));
+    drop((first, second, hasty));
+    assert_eq!(sockets(), 0);
+    // Where there is no folder, and none can be made; where no name of a socket has room; and where others could not come.
+    let status = |config| {
+        Cluster::open(config).and_then(|cluster| cluster.mount(&a_store(8), None, false)).err().map(|e| e.status)
+    };
+    assert_eq!(status(Config { host: path("none/nodes"), ..config() }), Some(NMC_ERR_OS));
+    assert_eq!(
+        status(Config { host: path(&"n".repeat(80 - dir.path().as_os_str().len())), ..config() }),
+        Some(NMC_ERR_INVALID_ARG)
+    );
+    let far = Config { masters: vec!["192.0.2.1:1".into()], token: "t".into(), ..config() };
+    assert_eq!(status(far), Some(NMC_ERR_INVALID_ARG));
+}
 
 #[test]
 fn a_node_ends_and_comes_back_and_a_name_is_held_by_one() {

@@ -50,7 +50,7 @@ const SECTIONS: &[(&str, &[Opt])] = &[
     (
         "Where it listens",
         &[
-            opt("port", "N", "port for gRPC and framed connections; 0 is any free one (default 50051)"),
+            opt("port", "N", "port for gRPC and framed connections; 0 is any free one, off is none (default 50051)"),
             opt(
                 "host",
                 "IP",
@@ -188,7 +188,7 @@ pub struct Etcd {
 #[derive(Debug)]
 pub struct Options {
     /// Where gRPC and framed connections come in.
-    pub address: SocketAddr,
+    pub address: Option<SocketAddr>,
     /// Where framed connections come in besides.
     pub listen: Vec<Address>,
     /// Where HTTP comes in.
@@ -328,7 +328,10 @@ impl Given {
     fn options(&self, environment: &impl Fn(&str) -> Option<String>) -> Result<Options, Failure> {
         let loopback = IpAddr::from([127, 0, 0, 1]);
         let host = self.parse("host", loopback, "an IP address")?;
-        let port: u16 = self.parse("port", 50051, "a port")?;
+        let address = match self.text("port") {
+            Some("off") => None,
+            _ => Some(SocketAddr::new(host, self.parse("port", 50051, "a port, nor off")?)),
+        };
         let metrics_host = self.parse("metrics_host", loopback, "an IP address")?;
         let metrics = match self.text("metrics_port") {
             Some("off") => None,
@@ -366,7 +369,7 @@ impl Given {
             return Err(self.refuse("gone_ms", &why));
         }
         let options = Options {
-            address: SocketAddr::new(host, port),
+            address,
             listen: listen.collect::<Result<_, _>>()?,
             metrics,
             max_threads: usize::try_from(self.number("max_threads", 4, 1, 256)?).unwrap_or(4),
@@ -388,7 +391,7 @@ impl Given {
             let why = format!("is not loopback: anybody could read and remove everything. Give {how}");
             Err(self.refuse(name, &why))
         };
-        if !options.address.ip().is_loopback() && options.token.is_none() && !certificates {
+        if options.address.is_some_and(|at| !at.ip().is_loopback()) && options.token.is_none() && !certificates {
             return refuse("host", "--token_file, or --tls_cert, --tls_key and --tls_ca");
         }
         if options.listen.iter().any(|address| !address.is_local()) && options.token.is_none() && !certificates {
@@ -397,7 +400,13 @@ impl Given {
         if options.metrics.is_some_and(|address| !address.ip().is_loopback()) && options.token.is_none() {
             return refuse("metrics_host", "--token_file");
         }
-        if options.etcd.is_some() && options.advertise.is_none() && options.address.ip().is_unspecified() {
+        if options.address.is_none() && options.listen.is_empty() {
+            return Err(
+                self.refuse("port", "leaves nobody a way to come: say with --listen where framed connections do")
+            );
+        }
+        let anywhere = options.address.is_some_and(|at| at.ip().is_unspecified());
+        if options.etcd.is_some() && options.advertise.is_none() && anywhere {
             let why = "is every address of this machine: say with --advertise HOST:PORT how clients call this master";
             return Err(self.refuse("host", why));
         }
@@ -510,7 +519,7 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_seed_on_loopback() {
         let options = read_with(&[], &[("HOME", "/home/x")]).unwrap();
-        assert_eq!(options.address.to_string(), "127.0.0.1:50051");
+        assert_eq!(options.address.unwrap().to_string(), "127.0.0.1:50051");
         assert_eq!(options.metrics.unwrap().to_string(), "127.0.0.1:9003");
         assert_eq!((options.max_threads, options.directory.strategy), (4, Strategy::Random));
         assert_eq!(options.state, Path::new("/home/x/.local/state/nanomc-master"));
@@ -523,7 +532,7 @@ mod tests {
         let path = config.path().to_str().unwrap();
         let environment = [("NMC_MASTER_PORT", "10"), ("NMC_MASTER_MAX_THREADS", "20"), ("NMC_MASTER_CONFIG", path)];
         let options = read_with(&["-max-threads=30"], &environment).unwrap();
-        assert_eq!((options.address.port(), options.max_threads, options.directory.seed), (10, 30, 3));
+        assert_eq!((options.address.unwrap().port(), options.max_threads, options.directory.seed), (10, 30, 3));
         assert_eq!(options.directory.strategy, Strategy::Topology);
     }
 
@@ -531,11 +540,12 @@ mod tests {
     fn what_is_not_understood_is_named_with_its_value_and_place() {
         let config = file("port = many\n", 0o644);
         let path = config.path().to_str().unwrap();
-        let cases: [(&[&str], &str); 12] = [
+        let cases: [(&[&str], &str); 13] = [
             (&["--prot", "1"], "no option --prot"),
             (&["x"], "\"x\" is one argument too many"),
             (&["--port"], "--port needs a value"),
             (&["--port", "70000"], "--port \"70000\" is not a port"),
+            (&["--port", "off"], "leaves nobody a way to come"),
             (&["--config", path], ":1: port \"many\" is not a port"),
             (&["--config", "/nowhere"], "/nowhere can not be read"),
             (&["--max_threads", "0"], "from 1 to 256"),

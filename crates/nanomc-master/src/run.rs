@@ -60,7 +60,10 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let tls = tls.map(|grpc| Secured { grpc, framed: identity.clone() });
     let state = if options.etcd.is_none() { Some(State::open(&options.state)?) } else { None };
 
-    let (grpc, address) = bind(options.address, "port").await?;
+    let grpc = match options.address {
+        Some(address) => Some(bind(address, "port").await?),
+        None => None,
+    };
     let http = match options.metrics {
         Some(address) => Some(bind(address, "metrics_port").await?),
         None => None,
@@ -74,7 +77,8 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let keeper = match (state, &options.etcd) {
         (Some(state), _) => Keeper::File(state),
         (None, Some(etcd)) => {
-            let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
+            let own = grpc.as_ref().map(|(_, at)| at.to_string()).or_else(|| framed.first().cloned());
+            let advertised = options.advertise.clone().or(own).unwrap_or_default();
             Keeper::Etcd(Box::new(Candidate::new(etcd, advertised)?))
         }
         (None, None) => return Err(Failure::new("there is neither a state directory nor etcd")),
@@ -102,13 +106,16 @@ async fn serve(options: Options) -> Result<(), Failure> {
 
     let (directory, meter) = (Directory::new(handle.clone()), Arc::new(Meter::default()));
     let token = Token::new(options.token.as_deref());
-    let front = Front::new(Grpc::new(directory.clone()), handle.clone(), token.clone(), tls, Arc::clone(&meter));
-    let front = tokio::spawn(front.serve(grpc, over.clone()));
-    let mut lines = format!(
-        "Starting Mooncake Master Service\nPort: {}\nMax threads: {}\nMaster service listening on {address}\n",
-        address.port(),
-        options.max_threads
-    );
+    let mut lines = String::from("Starting Mooncake Master Service\n");
+    let at = grpc.as_ref().map(|(_, at)| *at);
+    at.iter().for_each(|at| lines.push_str(&format!("Port: {}\n", at.port())));
+    lines.push_str(&format!("Max threads: {}\n", options.max_threads));
+    at.iter().for_each(|at| lines.push_str(&format!("Master service listening on {at}\n")));
+    let front = grpc.map(|(listener, _)| {
+        let grpc = Grpc::new(directory.clone());
+        let front = Front::new(grpc, handle.clone(), token.clone(), tls, Arc::clone(&meter));
+        tokio::spawn(front.serve(listener, over.clone()))
+    });
     framed.iter().for_each(|at| lines.push_str(&format!("Framed connections on {at}\n")));
     let http = http.map(|(listener, at)| {
         lines.push_str(&format!("Metrics and admin page on http://{at}/\n"));
@@ -120,7 +127,9 @@ async fn serve(options: Options) -> Result<(), Failure> {
     print::error(&format!("nanomc-master: {signal}: ending\n"));
     // Nobody new; then the calls that have begun; then the directory, and last what outlives it.
     let _ = end.send(true);
-    let _ = front.await;
+    if let Some(front) = front {
+        let _ = front.await;
+    }
     if let Some(http) = http {
         let _ = http.await;
     }

@@ -11,6 +11,7 @@ mod stores;
 mod watching;
 
 use common::{Certificates, Node, PATIENCE, Running, eventually, output, remove_from_who_is_away};
+use nanomc::cluster::facade::{Cluster, Config};
 use nanomc::cluster::types::{NodeId, ObjectKey, PutId, counted, incarnation_of};
 use nanomc::cluster::wire::{self, Applied, DropEntry, Dropped, Message};
 use nanomc_master::proto::v1::{self, ping_response::MemberState, replica_info::ReplicaStatus};
@@ -728,4 +729,46 @@ fn frames_come_in_on_a_unix_socket_too() {
     own.master.signal(libc::SIGTERM);
     assert_eq!(own.master.wait(), Some(0));
     assert!(!path.exists(), "it leaves nothing behind");
+}
+
+/// Nothing of it, nor of the nodes, listens at a port where values come in.
+#[test]
+fn a_cluster_of_one_machine_needs_no_port() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (listen, nodes) = (format!("unix:{}", path("master.sock")), format!("unix:{}", path("nodes")));
+    let state = path("state");
+    let args = ["--port", "off", "--listen", &listen, "--metrics_port", "0", "--state", &state, "--settle_ms", "0"];
+    let mut master = Running::start_with(&args);
+    assert_eq!(master.address, listen);
+    assert!(!master.lines.iter().any(|line| line.starts_with("Port") || line.contains("listening on")));
+    let config = || Config { host: nodes.clone(), masters: vec![listen.clone()], ..Config::default() };
+    let (owner, reader) = (Cluster::open(config()).unwrap(), Cluster::open(config()).unwrap());
+    owner.mount(&stores::a_store(64), None, true).unwrap();
+    stores::put(&reader, "k", &[7; 300_000], 1).unwrap();
+    assert_eq!(stores::get(&reader, "k", 300_000).unwrap(), [7; 300_000]);
+    let pid = master.child.id();
+    let ports = listening_ports(pid);
+    assert_eq!(ports.len(), 1, "HTTP alone: {ports:?}");
+    assert!(reader.query(&[b"k"]).unwrap()[0].replicas[0].endpoint.starts_with("unix:"));
+    drop((owner, reader));
+    master.signal(libc::SIGTERM);
+    assert_eq!(master.wait(), Some(0));
+}
+
+/// Ports at which a process listens.
+fn listening_ports(pid: u32) -> Vec<String> {
+    let of_process: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok()?.to_str().map(str::to_owned))
+        .collect();
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap() + &std::fs::read_to_string("/proc/net/tcp6").unwrap();
+    let listens = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|words| words.get(3) == Some(&"0A"));
+    listens
+        .filter(|words| of_process.contains(&format!("socket:[{}]", words[9])))
+        .map(|words| words[1].to_owned())
+        .collect()
 }

@@ -15,6 +15,7 @@ use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
     NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
+use crate::cluster::net::UNIX;
 use crate::cluster::types::{Cut, Media, Millis, Name, PutId, SMALL};
 use crate::cluster::wire::{CancelFetch, Fetch, Fetched, Find, Message, Replica};
 
@@ -131,11 +132,11 @@ impl Getting {
         let (host, now) = (&config.host, cx.now);
         let rank = |replica: &Replica, chance: u64| {
             let failed = failed.get(&replica.name.node).is_some_and(|until| now < *until);
-            let far = host.is_empty() || !replica.endpoint.starts_with(host);
+            let near = replica.endpoint.starts_with(UNIX) || !host.is_empty() && replica.endpoint.starts_with(host);
             let (slow, busy) = (replica.media == Media::Ssd, requests.of_node(replica.name.node));
             let (first, second) = match config.read_order {
-                ReadOrder::Near => (far, slow),
-                ReadOrder::Memory => (slow, far),
+                ReadOrder::Near => (!near, slow),
+                ReadOrder::Memory => (slow, !near),
                 ReadOrder::Spread => (slow, false),
             };
             (failed, first, second, busy, chance)

@@ -44,7 +44,8 @@ use nixl::CLIENT_DRAIN;
 use nodes::Local;
 use parking_lot::{Mutex, RwLock};
 use placement::Placements;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use words::{failed, words};
@@ -55,6 +56,8 @@ pub struct Cluster {
     masters: Vec<Address>,
     /// The address of this machine, by which others reach it.
     host: SocketAddr,
+    /// Where sockets of nodes are, instead.
+    folder: Option<PathBuf>,
     /// The same without a port: how nodes say where they are.
     near: String,
     tls: Option<Arc<Identity>>,
@@ -76,9 +79,17 @@ impl Cluster {
             crate::bail!(NMC_ERR_INVALID_ARG, "no address of a master is given");
         }
         let masters = memory::try_collect(config.masters.iter().map(|m| Address::resolve(m, Some(MASTER_PORT))))?;
-        let Address::Tcp(host) = Address::resolve(&config.host, Some(0))? else {
-            crate::bail!(NMC_ERR_INVALID_ARG, "\"{}\" is no name or address of a machine", config.host);
+        let (host, folder) = match Address::resolve(&config.host, Some(0))? {
+            Address::Tcp(host) => (host, None),
+            Address::Unix(folder) => (SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), Some(folder)),
         };
+        if folder.is_some() && masters.iter().any(|m| !m.is_local()) {
+            crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "a master is not on this machine, so its clients may not reach sockets in \"{}\"",
+                config.host
+            );
+        }
         if config.is_open() && (!host.ip().is_loopback() || masters.iter().any(|m| !m.is_local())) {
             crate::bail!(
                 NMC_ERR_PERMISSION,
@@ -111,7 +122,21 @@ impl Cluster {
         let cancelled = AtomicBool::new(false);
         let near = host.ip().to_string();
         let registered = Mutex::new(Vec::new());
-        Ok(Self { config, masters, host, near, tls, calls, nodes, placements, copiers, told, registered, cancelled })
+        Ok(Self {
+            config,
+            masters,
+            host,
+            folder,
+            near,
+            tls,
+            calls,
+            nodes,
+            placements,
+            copiers,
+            told,
+            registered,
+            cancelled,
+        })
     }
 
     fn limits(config: &Config, tls: Option<&Arc<Identity>>) -> Limits {

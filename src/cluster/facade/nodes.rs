@@ -11,15 +11,19 @@ use crate::base::status::{
     NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
 };
 use crate::cluster::client::Call;
-use crate::cluster::net::{Address, Listener};
+use crate::cluster::net::{Address, Listener, UNIX};
 use crate::cluster::node::{self, Memory, NodeStore, Offer};
 use crate::cluster::run::client::is_refusal;
 use crate::cluster::run::node as agent;
 use crate::cluster::types::{Media, Millis};
 use crate::cluster::wire::ListSegments;
 use crate::store::Store;
+use std::fs::DirBuilder;
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
 use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Where nodes listen that have no port of their own: one of these that is free.
 const NODE_PORTS: std::ops::Range<u16> = 12300..14300;
@@ -47,9 +51,12 @@ impl Cluster {
     pub fn mount(&self, store: &Store, name: Option<&str>, volatile: bool) -> Result<String> {
         let deadline = Deadline::after(self.config.patience);
         self.check_welcome()?;
-        let listener = self.listen()?;
+        let listener = match &self.folder {
+            None => self.listen()?,
+            Some(folder) => listen_in(folder, name)?,
+        };
         let endpoint = listener.address()?;
-        let name = name.map_or_else(|| format!("{}:{}", host_name(&self.config.host), port_of(&endpoint)), Into::into);
+        let name = name.map_or_else(|| self.own_name(&endpoint), Into::into);
         if self.nodes.read().iter().any(|node| node.name == name) {
             crate::bail!(NMC_ERR_EXISTS, "this client has a node \"{name}\" already");
         }
@@ -113,6 +120,14 @@ impl Cluster {
         match self.ask_within(Call::Ask(Box::new(ListSegments { cursor: 0 }.into())), self.scope(&soon)) {
             Err(error) if is_refusal(error.status) => Err(error),
             _ => Ok(()),
+        }
+    }
+
+    /// The name of a node that was given none.
+    fn own_name(&self, endpoint: &Address) -> String {
+        match endpoint {
+            Address::Tcp(at) => format!("{}:{}", host_name(&self.config.host), at.port()),
+            Address::Unix(path) => path.display().to_string(),
         }
     }
 
@@ -207,9 +222,18 @@ fn host_name(host: &str) -> &str {
     }
 }
 
-fn port_of(address: &Address) -> u16 {
-    match address {
-        Address::Tcp(address) => address.port(),
-        Address::Unix(_) => 0,
+/// A socket in a folder, which is made for this user alone if it is not there. That of a node with a name has the same path each time, so
+/// that the next one takes the place of one that was killed.
+fn listen_in(folder: &Path, name: Option<&str>) -> Result<Listener> {
+    let made = DirBuilder::new().mode(0o700).create(folder);
+    if let Err(error) = made.or_else(|e| if folder.is_dir() { Ok(()) } else { Err(e) }) {
+        return Err(Error::os("mkdir", &error).context(folder.display()));
     }
+    let at = |number: u64| {
+        let path = folder.join(format!("{number:016x}.sock"));
+        Listener::bind(&Address::literal(&format!("{UNIX}{}", path.display()))?)
+    };
+    // Whether the name is another's the master says.
+    let named = name.map(|name| at(xxh3_64(name.as_bytes()))).and_then(Result::ok);
+    named.map_or_else(|| at(random_u64()?), Ok)
 }

@@ -8,8 +8,11 @@ use crate::rpc::ParentOnly;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+
+/// What the text of a path on this machine begins with.
+pub const UNIX: &str = "unix:";
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +26,7 @@ pub enum Address {
 impl Address {
     /// From a text that must not make anybody wait: an IP address and a port, or a path.
     pub fn literal(text: &str) -> Result<Self> {
-        if let Some(path) = text.strip_prefix("unix:") {
+        if let Some(path) = text.strip_prefix(UNIX) {
             if path.is_empty() || path.len() > 100 {
                 crate::bail!(
                     NMC_ERR_INVALID_ARG,
@@ -76,11 +79,7 @@ impl Address {
                 }
                 Ok(stream.into())
             }
-            Self::Unix(path) => {
-                let stream = UnixStream::connect(path).map_err(|e| Error::os("connect", &e).context(path.display()))?;
-                stream.set_nonblocking(true).map_err(|e| Error::os("connect", &e))?;
-                Ok(stream.into())
-            }
+            Self::Unix(path) => sys::connect_unix(path).map_err(|e| Error::os("connect", &e).context(path.display())),
         }
     }
 }
@@ -89,7 +88,7 @@ impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "{address}"),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
         }
     }
 }
@@ -171,7 +170,7 @@ impl Drop for Listener {
 /// A socket that nobody listens at any more is in the way of the next who does.
 fn remove_dead(path: &Path) {
     let refused = |e: std::io::Error| e.kind() == ErrorKind::ConnectionRefused;
-    if UnixStream::connect(path).is_err_and(refused) {
+    if sys::connect_unix(path).is_err_and(refused) {
         let _ = std::fs::remove_file(path);
     }
 }
@@ -190,6 +189,30 @@ mod tests {
         }
         assert!(Address::resolve("localhost", Some(50051)).unwrap().is_local());
         assert!(Address::resolve("localhost", None).is_err());
+    }
+
+    /// A process that is stopped takes nobody.
+    #[test]
+    fn who_connects_to_a_path_where_many_wait_does_not_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = Address::Unix(dir.path().join("socket"));
+        let listener = Listener::bind(&at).unwrap();
+        // As if only a few could.
+        sys::let_wait(&listener, 1);
+        let mut waiting = Vec::new();
+        let full = loop {
+            match at.connect() {
+                Ok(socket) => waiting.push(socket),
+                Err(error) => break error,
+            }
+        };
+        assert!(waiting.len() < 10, "{}", waiting.len());
+        assert!(full.message.contains("socket"), "{full}");
+        // One is taken: the next can.
+        assert!(listener.accept().unwrap().is_some());
+        drop(at.connect().unwrap());
+        drop(listener);
+        assert!(at.connect().is_err());
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub mod sys;
 #[cfg(test)]
 mod tests;
 
-pub use address::{Address, Listener};
+pub use address::{Address, Listener, UNIX};
 pub use link::Spans;
 pub use numbers::ByNumber;
 pub use sys::{Poller, Ready, Span, Timer, most_files, now_ms, now_ns};

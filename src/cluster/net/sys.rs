@@ -8,6 +8,8 @@ use crate::rpc::{drain, owned};
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
 
@@ -255,6 +257,34 @@ pub fn connect_tcp(to: &SocketAddr) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// The same, to a path. Where too many wait to be accepted it fails: whoever tries again later need not wait here.
+pub fn connect_unix(to: &Path) -> std::io::Result<OwnedFd> {
+    // SAFETY: plain system call.
+    let raw = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    if raw < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: new, and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: zero is a valid address of no family.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = family_of(libc::AF_UNIX);
+    let path = to.as_os_str().as_bytes();
+    // The last byte stays zero.
+    if path.is_empty() || path.contains(&0) || path.len() >= address.sun_path.len() {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    for (place, byte) in address.sun_path.iter_mut().zip(path) {
+        *place = libc::c_char::from_ne_bytes([*byte]);
+    }
+    let at = (&raw const address).cast();
+    // SAFETY: the address is of this length.
+    if unsafe { libc::connect(socket.as_raw_fd(), at, socket_len(size_of::<libc::sockaddr_un>())) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(socket)
+}
+
 fn family_of(code: libc::c_int) -> libc::sa_family_t {
     libc::sa_family_t::try_from(code).unwrap_or(0)
 }
@@ -281,8 +311,13 @@ pub fn get(socket: &impl AsRawFd, level: libc::c_int, option: libc::c_int) -> li
 /// Lets more connections wait to be taken than the 128 of the standard library: when all come again at once, after a restart, those who
 /// find no room try a second later.
 pub fn let_many_wait(listener: &impl AsRawFd) {
+    let_wait(listener, MOST_WAITING);
+}
+
+/// Lets so many wait.
+pub fn let_wait(listener: &impl AsRawFd, most: libc::c_int) {
     // SAFETY: a descriptor that the caller has open and that listens already; if it fails there is as much room as before.
-    unsafe { libc::listen(listener.as_raw_fd(), MOST_WAITING) };
+    unsafe { libc::listen(listener.as_raw_fd(), most) };
 }
 
 /// The next who has connected, as a socket that does not block.

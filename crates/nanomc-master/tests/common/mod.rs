@@ -46,10 +46,13 @@ pub struct Running {
 impl Running {
     /// Starts one on free ports, and waits until it is ready.
     pub fn start(args: &[&str]) -> Self {
-        let mut all = vec!["--port", "0", "--metrics_port", "0"];
-        all.extend(args);
+        Self::start_with(&[&["--port", "0", "--metrics_port", "0"], args].concat())
+    }
+
+    /// The same, where these say.
+    pub fn start_with(args: &[&str]) -> Self {
         let mut child =
-            program(&all).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+            program(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("its stdout"));
         let (mut lines, mut http) = (Vec::new(), None);
         while http.is_none() {
@@ -61,8 +64,9 @@ impl Running {
             http = line.strip_prefix("Metrics and admin page on http://").map(|at| at.trim_end_matches('/').to_owned());
             lines.push(line);
         }
+        let at = |what: &str| lines.iter().find_map(|line| line.strip_prefix(what));
         let address =
-            lines.iter().find_map(|line| line.strip_prefix("Master service listening on ")).expect("where it listens");
+            at("Master service listening on ").or_else(|| at("Framed connections on ")).expect("where it listens");
         Self { child, _stdout: stdout, address: address.to_owned(), lines, http: http.expect("where HTTP is") }
     }
 
