@@ -29,6 +29,7 @@ use nanomc::kv::transfer::{After, Link};
 use nanomc::kv::{Cache, NONE};
 use nanomc::kv::{Config, Open, OwnGroup, OwnKind};
 use nanomc::store::{self, Store};
+use nanomc::tier::{self, Tier};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -69,6 +70,8 @@ struct Node {
     memory: Vec<Vec<u64>>,
     link: Arc<Link>,
     plan: Arc<Mutex<Plan>>,
+    /// Below the store, if what it has comes from disk.
+    tier: Option<Tier>,
 }
 
 impl Node {
@@ -115,7 +118,7 @@ impl Node {
         let arena = Arena::new(groups.map(group).collect());
         let cache = Arc::new(Cache::new(config).unwrap());
         let link = Link::new(Arc::clone(&cache), arena.clone(), store.share()).unwrap();
-        let node = Self { cache, arena, memory, link: Arc::new(link), plan: Arc::default() };
+        let node = Self { cache, arena, memory, link: Arc::new(link), plan: Arc::default(), tier: None };
         node.watch();
         node
     }
@@ -139,6 +142,14 @@ impl Node {
             if bell.1 { Err(Error::new(NMC_ERR_INTERNAL, "made to fail")) } else { Ok(()) }
         }));
         assert!(watched);
+    }
+
+    /// What the store has is on disk and not in memory, if there is a disk.
+    fn to_disk(&self, store: &Store) {
+        if let Some(tier) = &self.tier {
+            tier.offload(None).unwrap();
+            store.evict_until_below(0, 0).unwrap();
+        }
     }
 
     /// A link that was closed is replaced.
@@ -338,6 +349,7 @@ fn run(node: &mut Node, store: &Store, way: Way, step: Option<Step>, blow: Blow)
         node.compute(1, &tokens);
         let ticket = node.link.offload(1, LENGTH, After::Nothing).unwrap();
         node.end(ticket)?.unwrap();
+        node.to_disk(store);
         node.cache.close(1, false).unwrap();
         node.cache.clear().unwrap();
         node.memory.iter_mut().for_each(|group| group.fill(u64::MAX));
@@ -486,6 +498,22 @@ fn whatever_happens_at_any_step_of_a_transfer_windows_and_states_are_whole_or_ab
     try_all(&mut Node::hybrid(&store), &store, &[Way::Out, Way::In]);
 }
 
+/// A store, a cache over it, and a directory for its disk.
+fn with_disk() -> (tempfile::TempDir, Store, Node) {
+    let (dir, store) = (tempfile::tempdir().unwrap(), store());
+    let directory = dir.path().join("tier");
+    let config = tier::Config { directory, paused: true, max_objects: 4096, ..tier::Config::default() };
+    let mut node = Node::new(&store);
+    node.tier = Some(Tier::open(&store, &config, &mut |_, _| ()).unwrap());
+    (dir, store, node)
+}
+
+#[test]
+fn whatever_happens_at_any_step_of_a_transfer_from_disk_nothing_is_lost_and_nothing_unwritten_is_matched() {
+    let (_dir, store, mut node) = with_disk();
+    try_all(&mut node, &store, &[Way::In, Way::InByLayer]);
+}
+
 fn check_steps(node: &Node, store: &Store, ways: &[Way]) {
     for way in ways.iter().copied() {
         let (mut tried, tokens) = (steps(way, node.is_hybrid()), prompt(1));
@@ -494,6 +522,7 @@ fn check_steps(node: &Node, store: &Store, ways: &[Way]) {
         if way != Way::Out {
             let ticket = node.link.offload(1, LENGTH, After::Nothing).unwrap();
             node.end(ticket).unwrap().unwrap();
+            node.to_disk(store);
         }
         node.cache.close(1, true).unwrap();
         node.cache.clear().unwrap();
@@ -519,6 +548,8 @@ fn the_steps_that_are_tried_are_all_there_are() {
     let store = store();
     check_steps(&Node::new(&store), &store, &[Way::Out, Way::In, Way::InByLayer]);
     check_steps(&Node::hybrid(&store), &store, &[Way::Out, Way::In]);
+    let (_dir, store, node) = with_disk();
+    check_steps(&node, &store, &[Way::In, Way::InByLayer]);
 }
 
 #[test]
@@ -549,6 +580,12 @@ fn a_bug_in_any_step_ends_the_transfer_and_lets_go() {
             let mut node = Node::new(&store);
             if let Err(what) = run(&mut node, &store, way, Some(step), Blow::Panics) {
                 panic!("{way:?}, {step:?}: {what}");
+            }
+            if way != Way::Out {
+                let (_dir, store, mut node) = with_disk();
+                if let Err(what) = run(&mut node, &store, way, Some(step), Blow::Panics) {
+                    panic!("from disk, {way:?}, {step:?}: {what}");
+                }
             }
         }
     }

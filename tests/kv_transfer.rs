@@ -32,9 +32,12 @@ use nanomc::store::copy::Pieces;
 use nanomc::store::read::Look;
 use nanomc::store::write::PutOptions;
 use nanomc::store::{self, Store};
+use nanomc::tier::{self, Tier};
 use slices::{slice, slice_mut};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Barrier, Mutex};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
+use std::thread::ThreadId;
 use std::time::Duration;
 use words::short_word;
 
@@ -316,7 +319,7 @@ fn what_is_being_fetched_can_be_read_or_closed_and_nothing_else() {
 #[test]
 fn cancelled_or_closed_at_any_moment_nothing_is_lost_and_nothing_unwritten_is_matched() {
     let store = store(true);
-    let mut a = Node::new(&store, 200, Order::LayerMajor, Sides::Separate);
+    let mut a = Node::new(&store, MANY, Order::LayerMajor, Sides::Separate);
     let tokens = prompt(3, 400);
     a.send(1, &tokens);
     let mut b = Node::new(&store, 210, Order::HeadMajor, Sides::PerLayer);
@@ -367,7 +370,7 @@ fn cancelled_or_closed_at_any_moment_nothing_is_lost_and_nothing_unwritten_is_ma
 #[test]
 fn control_a_program_that_says_it_computed_what_never_came_is_caught() {
     let store = store(false);
-    let mut a = Node::new(&store, 200, Order::LayerMajor, Sides::Separate);
+    let mut a = Node::new(&store, MANY, Order::LayerMajor, Sides::Separate);
     let tokens = prompt(3, 400);
     a.send(1, &tokens);
     let mut b = Node::new(&store, 210, Order::LayerMajor, Sides::Separate);
@@ -664,4 +667,186 @@ fn layers_of_two_values_are_no_block() {
         let options = PutOptions { replace: true, ..PutOptions::DEFAULT };
         store.put(&key, &Pieces::Slices(&slices), &options).unwrap();
     }
+}
+
+// ---- from disk -------------------------------------------------------------------------------------------------------
+
+/// Blocks that a thread reads together if there are many, and enough for that.
+const TOGETHER: usize = 16;
+const MANY: u32 = 256;
+
+/// A store that has a prompt on disk, and nothing in memory.
+fn on_disk() -> (tempfile::TempDir, Store, Tier, Vec<u32>) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(true);
+    let config =
+        tier::Config { directory: dir.path().join("tier"), paused: true, max_objects: 4096, ..tier::Config::default() };
+    let tier = Tier::open(&store, &config, &mut |_, _| ()).unwrap();
+    let mut node = Node::new(&store, MANY, Order::LayerMajor, Sides::Separate);
+    let tokens = prompt(1, MANY * SIZE);
+    node.send(1, &tokens);
+    assert_eq!(tier.offload(None).unwrap(), u64::from(MANY));
+    store.evict_until_below(0, 0).unwrap();
+    (dir, store, tier, tokens)
+}
+
+/// What the threads of a link do. All but the first that comes wait with the part that they took until that one has copied one.
+#[derive(Default)]
+struct Turns {
+    now: Mutex<Now>,
+    turned: Condvar,
+}
+
+#[derive(Default)]
+struct Now {
+    first: Option<ThreadId>,
+    may_go: bool,
+    /// Parts that a thread has begun and not copied.
+    open: HashMap<ThreadId, usize>,
+    /// The most of one thread, and of all.
+    most: (usize, usize),
+    waited: usize,
+}
+
+impl Turns {
+    /// Watches; `then` is called at each step of the first thread, before others hear of it.
+    fn of(node: &Node, then: impl Fn(Step) + Send + Sync + 'static) -> Arc<Self> {
+        let turns = Arc::new(Self::default());
+        let mine = Arc::clone(&turns);
+        let told = node.kv.link().unwrap().watch(Box::new(move |_, step| {
+            // The others are steps of the thread that asked, or of none in particular.
+            if matches!(step, Step::Taken(_) | Step::Waited(_) | Step::Copied(_)) {
+                mine.reach(step, || then(step));
+            }
+            Ok(())
+        }));
+        assert!(told);
+        turns
+    }
+
+    fn reach(&self, step: Step, then: impl Fn()) {
+        let me = std::thread::current().id();
+        let is_first = *self.now.lock().unwrap().first.get_or_insert(me) == me;
+        if is_first {
+            then();
+        }
+        let mut now = self.now.lock().unwrap();
+        match step {
+            Step::Taken(_) if !is_first => drop(self.turned.wait_while(now, |now| !now.may_go).unwrap()),
+            Step::Waited(_) => {
+                now.waited += 1;
+                let mine = now.open.entry(me).or_default();
+                *mine += 1;
+                let (mine, all) = (*mine, now.open.values().sum());
+                now.most = (now.most.0.max(mine), now.most.1.max(all));
+            }
+            Step::Copied(_) => {
+                *now.open.entry(me).or_default() -= 1;
+                now.may_go = true;
+                self.turned.notify_all();
+            }
+            _ => {}
+        }
+    }
+
+    /// The most blocks that were under way together: of one thread, and of all.
+    fn most(&self) -> (usize, usize) {
+        self.now.lock().unwrap().most
+    }
+}
+
+fn keys_on_disk(tier: &Tier) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    tier.scan(&mut |found| {
+        keys.push(found.key.to_vec());
+        true
+    })
+    .unwrap();
+    keys
+}
+
+#[test]
+fn blocks_on_disk_are_read_together_and_each_once() {
+    let (_dir, store, tier, tokens) = on_disk();
+    let fetch = |by_layer| {
+        let node = Node::new(&store, MANY, Order::HeadMajor, Sides::Separate);
+        let turns = Turns::of(&node, |_| ());
+        node.open(2, &tokens);
+        let before = store.disk_reads().0;
+        let (ticket, found) = node.kv.onboard(2, After::Nothing, true, by_layer).unwrap();
+        assert_eq!(found, MANY * SIZE);
+        node.end(ticket).1.unwrap();
+        assert!(node.is_right(2, &tokens, 0..MANY * SIZE));
+        node.kv.close(2, false).unwrap();
+        node.is_clean();
+        (turns.most(), store.disk_reads().0 - before)
+    };
+    for by_layer in [false, true] {
+        let (most, reads) = fetch(by_layer);
+        println!("by layer {by_layer}: {most:?} blocks under way, {reads} reads");
+        assert_eq!((most.0, reads), (TOGETHER, u64::from(MANY)), "by layer: {by_layer}");
+    }
+    // From memory each goes to the next thread that has time.
+    let keys = keys_on_disk(&tier);
+    let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    tier.prefetch(&keys, |_, came| assert!(came.unwrap()));
+    for by_layer in [false, true] {
+        let (most, reads) = fetch(by_layer);
+        assert_eq!((most.0, reads), (1, 0), "by layer: {by_layer}");
+    }
+}
+
+#[test]
+fn a_block_that_leaves_the_disk_while_others_are_read_with_it_is_missed_alone() {
+    // At most 12 threads have one each when the first one takes more: this is one of them.
+    const GONE: u32 = 13;
+    for by_layer in [false, true] {
+        let (_dir, store, tier, tokens) = on_disk();
+        let node = Node::new(&store, MANY, Order::LayerMajor, Sides::Separate);
+        let hash = node.kv.hashes_of(&tokens, b"").unwrap()[GONE as usize];
+        let key = keys_on_disk(&tier).into_iter().find(|key| key.ends_with(&hash.0)).unwrap();
+        let (leaves, begun) = (store.share(), AtomicUsize::new(0));
+        Turns::of(&node, move |step| {
+            // With the second one the first thread has taken all that it reads, and has read nothing.
+            if matches!(step, Step::Waited(_)) && begun.fetch_add(1, SeqCst) == 1 {
+                leaves.remove(&key).unwrap();
+            }
+        });
+        node.open(2, &tokens);
+        let (ticket, _) = node.kv.onboard(2, After::Nothing, true, by_layer).unwrap();
+        let (done, over) = node.end(ticket);
+        assert_eq!(over.unwrap_err().status, NMC_ERR_STALE);
+        assert_eq!(done, if by_layer { 0 } else { GONE });
+        assert_eq!(node.kv.info(2).unwrap().computed, done * SIZE);
+        // Those with it came all the same.
+        assert!(node.is_right(2, &tokens, 0..GONE * SIZE));
+        assert!(node.is_right(2, &tokens, (GONE + 1) * SIZE..TOGETHER as u32 * SIZE));
+        node.kv.close(2, true).unwrap();
+        node.is_clean();
+    }
+}
+
+#[test]
+fn a_cancelled_job_ends_with_what_is_read_together() {
+    let (_dir, store, _tier, tokens) = on_disk();
+    let node = Node::new(&store, MANY, Order::LayerMajor, Sides::Separate);
+    let (come, go_on) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (both, once) = ((Arc::clone(&come), Arc::clone(&go_on)), AtomicBool::new(false));
+    let turns = Turns::of(&node, move |step| {
+        if matches!(step, Step::Copied(_)) && !once.swap(true, SeqCst) {
+            both.0.wait();
+            both.1.wait();
+        }
+    });
+    node.open(2, &tokens);
+    let (ticket, _) = node.kv.onboard(2, After::Nothing, true, false).unwrap();
+    come.wait();
+    node.kv.cancel_transfer(ticket).unwrap();
+    go_on.wait();
+    let (done, over) = node.end(ticket);
+    assert_eq!(over.unwrap_err().status, NMC_ERR_CANCELLED);
+    assert_eq!((turns.now.lock().unwrap().waited, store.disk_reads().0), (TOGETHER, TOGETHER as u64));
+    assert!(done <= TOGETHER as u32 && node.is_right(2, &tokens, 0..done * SIZE));
+    node.kv.close(2, true).unwrap();
+    node.is_clean();
 }

@@ -343,6 +343,8 @@ fn every_metric_has_its_baseline_and_the_ratio_is_theirs() {
         "ssd.cpu",
         "ssd.get.8MiB",
         "ssd.get.batch16.8MiB",
+        "ssd.kv_onboard",
+        "ssd.kv_onboard.by_layer",
         "ssd.offload",
         "ssd.recover.100k",
         "ssd.bytes_per_object",

@@ -2,6 +2,7 @@
 //! the store has.
 
 use super::codec::Codec;
+use super::hand::Hand;
 use super::job::{Come, Job, Ticket, Work};
 use super::queue::Queue;
 use super::steps::{Step, Steps};
@@ -32,6 +33,8 @@ pub struct Exchange {
     pub codec: Codec,
     pub store: Store,
     pub queue: Queue,
+    /// How many they are.
+    pub threads: usize,
     /// What moves come after that make room.
     pub before_moves: Mutex<After>,
     pub steps: Steps,
@@ -43,13 +46,26 @@ impl Exchange {
         Wait::new(after, self.store.client().member().device(), self.codec.arena())
     }
 
-    /// Does one part of a job.
-    pub fn part(&self, job: &Job, part: usize, slices: &mut Vec<Slice>) -> Result<()> {
+    /// Does a part that was taken; if its block is on disk, others with it that are taken for that.
+    pub fn parts(&self, job: &Job, first: usize, hand: &mut Hand, slices: &mut Vec<Slice>) {
+        hand.put(first);
+        match self.begin(job, first) {
+            Ok(()) if self.is_late(job, first) => self.read_together(job, hand, slices),
+            begun => hand.settle(0, begun.and_then(|()| self.part(job, first, slices))),
+        }
+    }
+
+    /// What comes before the copy of a part.
+    pub fn begin(&self, job: &Job, part: usize) -> Result<()> {
         self.steps.part(job.number, Step::Taken(part))?;
         job.ticket.check()?;
         // For all threads, the first one waits.
         job.ready.get_or_init(|| job.wait.wait()).clone()?;
-        self.steps.part(job.number, Step::Waited(part))?;
+        self.steps.part(job.number, Step::Waited(part))
+    }
+
+    /// Does one part of a job, which has begun.
+    pub fn part(&self, job: &Job, part: usize, slices: &mut Vec<Slice>) -> Result<()> {
         let item = job.items[part % job.items.len()];
         match job.work {
             Work::Out => self.send(item, &job.ticket, slices),

@@ -100,6 +100,20 @@ impl Job {
         Some(state.next - 1)
     }
 
+    /// The part that would be taken next, if it is the first of its item.
+    pub fn next_item(&self) -> Option<usize> {
+        let state = self.state.lock();
+        (state.failed.is_none() && state.next < self.items.len()).then_some(state.next)
+    }
+
+    /// Takes this part, if it is the next one still.
+    pub fn take_if_next(&self, part: usize) -> bool {
+        let mut state = self.state.lock();
+        let is_next = state.failed.is_none() && state.next == part;
+        state.next += usize::from(is_next);
+        is_next
+    }
+
     /// A part is done, or failed.
     pub fn put(&self, part: usize, done: Result<()>, layers: u32) {
         let mut state = self.state.lock();

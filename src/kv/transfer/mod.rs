@@ -5,12 +5,14 @@
 //! or is cancelled leaves the rest as if never asked for.
 //!
 //! `codec` is the form of a block in the store, `job` one transfer, `queue` the order and the threads, `exchange` what these
-//! do, `steps` the places at which tests hold them. `pack` is for the other copies, with `located` and `gpu` below it.
+//! do, `hand` what one of them does at a time, `steps` the places at which tests hold them. `pack` is for the other copies, with
+//! `located` and `gpu` below it.
 
 mod after;
 mod codec;
 mod exchange;
 mod gpu;
+mod hand;
 mod job;
 mod located;
 mod pack;
@@ -63,11 +65,13 @@ impl Drop for Link {
 impl Link {
     /// Ties a cache to a store. All groups must have memory.
     pub fn new(cache: Arc<Cache>, arena: Arena, store: Store) -> Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let exchange = Arc::new(Exchange {
             codec: Codec::new(arena, cache.config().own_groups.len())?,
             cache,
             store,
             queue: Queue::default(),
+            threads: cores.clamp(*MOVERS.start(), *MOVERS.end()),
             before_moves: Mutex::new(After::Nothing),
             steps: Steps::default(),
         });
@@ -77,8 +81,7 @@ impl Link {
             Some(exchange) => exchange.send_away(id),
             None => Err(Error::new(NMC_ERR_CANCELLED, "the cache is being destroyed")),
         };
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        for _ in 0..cores.clamp(*MOVERS.start(), *MOVERS.end()) {
+        for _ in 0..link.exchange.threads {
             let exchange = Arc::clone(&link.exchange);
             link.workers.push(service_thread::spawn(c"nmc-kv-move", None, move || exchange.work())?);
         }

@@ -2,6 +2,7 @@
 //! when it is asked for until it is over, however that comes about.
 
 use super::exchange::Exchange;
+use super::hand::Hand;
 use super::job::{Come, Job, Progress, Ticket, Work, cancelled};
 use super::steps::Step;
 use super::{After, Wait};
@@ -188,16 +189,19 @@ impl Exchange {
     }
 
     pub fn work(&self) {
-        let mut slices = Vec::new();
+        let (mut slices, mut hand) = (Vec::new(), Hand::default());
         while let Some(job) = self.queue.next_job() {
             let parts = job.parts(self.codec.layers());
             while let Some(part) = job.take(parts) {
-                let caught = panics::catch(|| self.part(&job, part, &mut slices));
-                let done = caught.unwrap_or_else(|_| {
-                    Err(Error::new(NMC_ERR_INTERNAL, "a bug in a transfer was caught, please report it"))
-                });
-                job.put(part, done, self.codec.layers());
-                self.steps.reach(job.number, Step::Counted(part));
+                // What is left of a panic are parts that nothing came of.
+                let _caught = panics::catch(|| self.parts(&job, part, &mut hand, &mut slices));
+                for (part, done) in hand.empty() {
+                    let done = done.unwrap_or_else(|| {
+                        Err(Error::new(NMC_ERR_INTERNAL, "a bug in a transfer was caught, please report it"))
+                    });
+                    job.put(part, done, self.codec.layers());
+                    self.steps.reach(job.number, Step::Counted(part));
+                }
             }
             let mut waiting = self.queue.waiting.lock();
             waiting.jobs.retain(|other| !Arc::ptr_eq(other, &job));

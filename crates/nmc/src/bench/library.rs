@@ -17,8 +17,8 @@ pub(super) mod c_api {
     pub use nanomc::ffi::config::Config;
     pub use nanomc::ffi::{
         basic::*, blocks::*, client::*, client_remove::*, client_types::*, common::*, ep::*, ep_types::*, kv::*,
-        kv_seq::*, kv_state::*, kv_tables::*, kv_types::*, store::*, store_access::*, store_batch::*, store_service::*,
-        store_types::*, tier::*, tier_types::*, world::*, world_types::*,
+        kv_move::*, kv_seq::*, kv_state::*, kv_tables::*, kv_types::*, store::*, store_access::*, store_batch::*,
+        store_service::*, store_types::*, tier::*, tier_types::*, world::*, world_types::*,
     };
 }
 
@@ -79,7 +79,8 @@ functions! {
     nmc_blocks_create nmc_blocks_destroy nmc_blocks_allocate nmc_blocks_free nmc_blocks_allocate_scattered
     nmc_blocks_free_scattered
     nmc_kv_create nmc_kv_destroy nmc_kv_open nmc_kv_close nmc_kv_append nmc_kv_append_batch nmc_kv_truncate
-    nmc_kv_table nmc_kv_hash nmc_kv_stats
+    nmc_kv_table nmc_kv_hash nmc_kv_stats nmc_kv_clear nmc_kv_commit nmc_kv_attach_store nmc_kv_offload nmc_kv_onboard
+    nmc_kv_transfer_wait
     nmc_client_open nmc_client_close nmc_client_attach_store nmc_client_put nmc_client_put_batch nmc_client_get
     nmc_client_get_batch nmc_client_exists_batch nmc_client_remove nmc_client_sync
 }

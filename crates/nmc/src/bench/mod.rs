@@ -30,6 +30,7 @@ mod random;
 pub mod rank;
 mod report;
 mod ssd;
+mod ssd_kv;
 mod ssd_library;
 mod ssd_mooncake;
 mod ssd_raw;

@@ -6,6 +6,7 @@
 
 use super::crowd::Scratch;
 use super::library::c_api::{NMC_ERR_NOT_FOUND, NMC_OK};
+use super::ssd_kv::{BLOCK_BYTES, Cache};
 use super::ssd_library::{Buffers, Drive};
 use super::ssd_mooncake::Mooncake;
 use super::ssd_raw::{self as raw, FileSystem, Files, Place};
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// How many metrics [`measure`] adds, without that of Mooncake.
 pub const METRICS: usize = NAMES.len() - 1;
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 18] = [
     "ssd.get.256KiB",
     "ssd.get.batch16.256KiB",
     "ssd.get.1MiB",
@@ -33,6 +34,8 @@ const NAMES: [&str; 16] = [
     "ssd.cpu",
     "ssd.get.8MiB",
     "ssd.get.batch16.8MiB",
+    "ssd.kv_onboard",
+    "ssd.kv_onboard.by_layer",
     "ssd.offload",
     "ssd.recover.100k",
     "ssd.recover.1M",
@@ -100,6 +103,7 @@ pub fn measure(run: &mut Run) {
     });
     let Some(ground) = ground else { return };
     run.measure("ssd.get", |run| reads(run, &ground));
+    run.measure("ssd.kv_onboard", |run| onboard(run, &ground));
     run.measure("ssd.offload", |run| offload(run, &ground));
     run.measure("ssd.recover", |run| recover(run, &ground));
     run.measure("ssd.bytes_per_object", |run| bytes_per_object(run, &ground));
@@ -327,6 +331,59 @@ fn cpu(run: &mut Run, cold: &mut Cold<'_>) -> Result<(), Failure> {
     })?;
     add(run, "ssd.cpu", "µs/MiB", Better::Lower, pair, "the same reads and CRC32C of 64 KiB each, CPU of the process");
     Ok(())
+}
+
+/// Blocks of a KV cache that are on disk alone, a sequence at a time.
+fn onboard(run: &mut Run, ground: &Ground) -> Result<(), Failure> {
+    const BLOCKS: usize = 64;
+    const BARE: &str = "16 reads of the same files at a time, io_uring";
+    const NO_RING: &str = "pread of the same files, no io_uring here";
+    let blocks = u32::try_from(BLOCKS).unwrap_or(0);
+    let (sequences, heap) = if run.is_quick() { (1, 64 * MIB) } else { (8, 256 * MIB) };
+    let folder = ground.folder("onboarded")?;
+    let drive = Drive::open(&large(heap), &folder.0, 0, true)?;
+    let cache = Cache::over(&drive, blocks)?;
+    (0..sequences as u64).try_for_each(|id| cache.store(id))?;
+    drive.offload_all()?;
+    drive.evict()?;
+    let places = drive.all_places()?;
+    if places.len() != sequences * BLOCKS {
+        return Err(Failure::new(format!("{} of {} blocks are on disk", places.len(), sequences * BLOCKS)));
+    }
+    let files = Files::open(&places, ground.direct, |bucket| folder.0.join(bucket_name(bucket)))?;
+    let mut ring = IoUring::new(RING).ok();
+    let mut to = Buffers::new(BATCH, BLOCK_BYTES)?;
+    let (before, mut read) = (drive.stats()?.read_objects, 0);
+    for (name, by_layer) in [("ssd.kv_onboard", false), ("ssd.kv_onboard.by_layer", true)] {
+        let mut at = (0, sequences / 2);
+        let pair = in_turn(run.reps(1, 48), |side| {
+            let mut start = Instant::now();
+            if side == Side::Ours {
+                at.0 = (at.0 + 1) % sequences;
+                cache.fetch(at.0 as u64, by_layer, || start = Instant::now())?;
+            } else {
+                at.1 = (at.1 + 1) % sequences;
+                for places in places[at.1 * BLOCKS..][..BLOCKS].chunks(BATCH) {
+                    match &mut ring {
+                        Some(ring) => files.read_all(ring, places, &mut to.slices())?,
+                        None => places.iter().try_for_each(|place| files.read(*place, to.first()))?,
+                    }
+                }
+            }
+            let rate = gigabytes(BLOCKS * BLOCK_BYTES, start);
+            if side == Side::Ours {
+                read += BLOCKS as u64;
+                cache.end(at.0 as u64)?;
+            }
+            Ok(rate)
+        })?;
+        add(run, name, "GB/s", Better::Higher, pair, if ring.is_some() { BARE } else { NO_RING });
+    }
+    drop(cache);
+    match drive.stats()?.read_objects - before {
+        found if found == read => drive.close(),
+        found => Err(Failure::new(format!("{found} of {read} blocks came from disk"))),
+    }
 }
 
 // ---- writing ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// Bytes of values that are made at a time.
 const AT_ONCE: usize = 16 << 20;
 
+/// Values by their keys, and where they lie.
+type Found = HashMap<Vec<u8>, Place>;
+
 /// An embedded store that owns a tier.
 pub struct Drive {
     // Its handle is closed by hand, before the store.
@@ -112,9 +115,22 @@ impl Drive {
         Ok(stats)
     }
 
-    /// Where the values of these keys lie, by `nmc_tier_scan`. They are not so small that they lie beside their headers.
+    /// Where the values of these keys lie. They are not so small that they lie beside their headers.
     pub fn places(&self, keys: Part<'_>) -> Result<Vec<Place>, Failure> {
-        type Found = HashMap<Vec<u8>, Place>;
+        let found = self.found()?;
+        let place = |key: super::store_library::Item<'_>| found.get(key.bytes()).copied();
+        keys.each().map(place).collect::<Option<_>>().ok_or_else(|| Failure::new("a key is not on disk"))
+    }
+
+    /// The same of all values, in their order on disk.
+    pub fn all_places(&self) -> Result<Vec<Place>, Failure> {
+        let mut places: Vec<Place> = self.found()?.into_values().collect();
+        places.sort_by_key(|place| (place.file, place.offset));
+        Ok(places)
+    }
+
+    /// What is on disk, by `nmc_tier_scan`.
+    fn found(&self) -> Result<Found, Failure> {
         unsafe extern "C" fn take(user: *mut c_void, entry: *const nmc_tier_entry_t) -> i32 {
             // SAFETY: `user` is the map below, which nobody else uses during the scan; the entry is valid during the call.
             let (found, entry) = unsafe { (&mut *user.cast::<Found>(), *entry) };
@@ -129,8 +145,7 @@ impl Drive {
         let user = (&raw mut found).cast();
         // SAFETY: the function takes what it is given, and the map outlives the call.
         unsafe { try_call!(self.shelf.nanomc, nmc_tier_scan(self.tier, Some(take), user)) }?;
-        let place = |key: super::store_library::Item<'_>| found.get(key.bytes()).copied();
-        keys.each().map(place).collect::<Option<_>>().ok_or_else(|| Failure::new("a key is not on disk"))
+        Ok(found)
     }
 
     /// Ends in order.
