@@ -2137,7 +2137,7 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
 /** Delete buckets whose end is damaged. Without this flag they are renamed, so that you can look at them. */
 #define NMC_TIER_DELETE_TORN 32
 
-/** Record what is stored on disk and what is evicted from it, for `nmc_tier_events`. */
+/** Record what is stored on disk and what is evicted from it, for `nmc_tier_events` in every process of the store. */
 #define NMC_TIER_EVENTS 64
 
 /**
@@ -2670,8 +2670,8 @@ nmc_status_t nmc_tier_release(struct nmc_tier_t *tier, uint64_t loan);
  * Evicts values from the disk until its files take at most `keep_bytes`. Files of damaged buckets that were set aside
  * do not count here. Whole buckets go, in the order that `eviction` of the config gives (the oldest first if that is
  * `NMC_EVICT_NONE`). Stores in `*out_evicted`, if not NULL, how many values went. Values that are also in memory stay
- * there, and are written again before memory evicts them. This is not a removal: a power loss right afterwards may
- * bring the values back.
+ * there, and count as not written: they are written again ahead of their eviction like new ones, and are lost if
+ * memory evicts them before that. This is not a removal: a power loss right afterwards may bring the values back.
  *
  * Blocks until the disk is done. Outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
  * Statuses: `NMC_ERR_IO` (the disk refuses), `NMC_ERR_NO_SPACE` (the journal must record that a bucket goes before it
@@ -2682,14 +2682,18 @@ nmc_status_t nmc_tier_release(struct nmc_tier_t *tier, uint64_t loan);
 nmc_status_t nmc_tier_evict(struct nmc_tier_t *tier, uint64_t keep_bytes, uint64_t *out_evicted);
 
 /**
- * Calls `callback` for everything that has happened to values on disk since the last call, oldest first, until the
- * callback returns 0. Each event is a batch of keys that were stored or evicted (`nmc_tier_event_t`). Needs
- * `NMC_TIER_EVENTS`. While there are events to take, the descriptor of `nmc_store_event_fd` is readable, for the store
- * that the tier was opened with.
+ * Calls `callback` for everything that has happened to values on disk since the last call in this process, oldest
+ * first, until the callback returns 0. Each event is a batch of keys that were stored or evicted, or a part of one
+ * (`nmc_tier_event_t`). The owner of the tier must have been opened with `NMC_TIER_EVENTS` (`nmc master --ssd-events`).
+ * It keeps the newest events, of up to 65,536 values, for every process; what a process does not take in time is gone
+ * for it, and is counted in `lost`. The first call in a process begins with the oldest event that is kept, and so does
+ * the first one after the tier was opened anew. While there are events to take, the descriptor of `nmc_store_event_fd`
+ * is readable, for the store that the tier was opened with; in other processes than the owner's up to 100 ms later.
  *
- * Does not block. Works only in the owner's process. Thread-safe: each event goes to one caller. Not graph-safe.
- * Statuses: `NMC_ERR_UNSUPPORTED` (this process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being
- * closed), `NMC_ERR_NO_MEMORY`.
+ * Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe: of the threads of a
+ * process, each event goes to one. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (another process owns the tier, and
+ * keeps no events; in the owner's own process there are just none), `NMC_ERR_UNAVAILABLE` (the master or the tier does
+ * not exist any more), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
  */
 nmc_status_t nmc_tier_events(struct nmc_tier_t *tier,
                              nmc_tier_event_fn callback,

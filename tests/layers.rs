@@ -47,7 +47,7 @@ const KV: Table = &[
 
 const TIER: Table = &[
     ("sequences_tests", &["tests", "test_store", "directory", "recovery", "journal", "config", "format", "io"]),
-    ("moves_tests", &["tests", "facade", "owner", "test_store", "config", "format"]),
+    ("moves_tests", &["tests", "facade", "test_store", "config", "format"]),
     ("churn_tests", &["tests", "facade", "test_store", "config", "format", "io"]),
     ("tests", &["facade", "test_store", "recovery", "backend", "journal", "config", "format", "io"]),
     ("crash_tests", &["reader", "directory", "recovery", "backend", "journal", "config", "format", "io"]),

@@ -11,21 +11,27 @@
 #[path = "common/failing.rs"]
 mod failing;
 
-use failing::{MANY, alone, fail_nth_anywhere, last_error};
+use failing::{MANY, alone, descriptors, fail_nth_anywhere, fail_nth_elsewhere, last_error};
+use nanomc::base::log;
 use nanomc::base::status::{NMC_ERR_EXISTS, NMC_ERR_NO_MEMORY, NMC_OK};
 use nanomc::ffi::basic::{NMC_ABI_VERSION, nmc_slice_t};
 use nanomc::ffi::common::NMC_EVICT_FIFO;
 use nanomc::ffi::store::{self as c, nmc_store_t};
 use nanomc::ffi::store_service::nmc_store_evict_until_below;
-use nanomc::ffi::store_types::nmc_store_config_t;
+use nanomc::ffi::store_types::{NMC_OBJECT_ON_DISK, nmc_store_config_t};
 use nanomc::ffi::tier::{self as t, nmc_tier_t};
 use nanomc::ffi::tier_types::{
     NMC_TIER_BACKEND_BUCKET, NMC_TIER_BACKEND_FILE, NMC_TIER_BACKEND_OFFSET, NMC_TIER_EVENTS, NMC_TIER_PAUSED,
-    NMC_TIER_WRITE_THROUGH, nmc_tier_config_t, nmc_tier_entry_t, nmc_tier_event_t, nmc_tier_verified_t,
+    NMC_TIER_WRITE_THROUGH, nmc_tier_config_t, nmc_tier_entry_t, nmc_tier_event_t, nmc_tier_stats_t,
+    nmc_tier_verified_t,
 };
-use std::ffi::c_void;
+use std::ffi::{OsStr, c_void};
 use std::path::Path;
 use std::ptr::{null, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
 
 /// Values: what is kept for each of them takes more than 4 KiB in all.
 const N: usize = 300;
@@ -55,6 +61,11 @@ impl Drop for Store {
 
 impl Store {
     fn new() -> Self {
+        Self::that_evicts_down_to(1000)
+    }
+
+    /// What lies above that much of the heap, and a little more, is written ahead.
+    fn that_evicts_down_to(low_permille: i32) -> Self {
         // SAFETY: integers.
         let mut config: nmc_store_config_t = unsafe { std::mem::zeroed() };
         config.struct_size = u32::try_from(size_of_val(&config)).expect("a small struct");
@@ -63,7 +74,7 @@ impl Store {
         (config.max_objects, config.pin_slots) = (4096, 2048);
         config.heap_kind = nanomc::ffi::world_types::NMC_HEAP_HOST;
         config.eviction = NMC_EVICT_FIFO;
-        (config.high_permille, config.low_permille, config.watchdog_ms) = (1000, 1000, -1);
+        (config.high_permille, config.low_permille, config.watchdog_ms) = (1000, low_permille, -1);
         (config.attach_timeout_ms, config.call_timeout_ms) = (-1, -1);
         let mut store = null_mut();
         // SAFETY: the C contract, also for all calls below.
@@ -236,6 +247,104 @@ fn every_call_of_a_tier_may_be_refused_memory() {
         drop(tier);
         drop(spaces);
     }
+}
+
+/// Whether all values are on disk and nothing of them is in memory.
+fn all_left_for_the_disk(store: &Store) -> bool {
+    store.evict();
+    (0..N).all(|i| {
+        let (key, mut state) = (key(i), 0);
+        assert_eq!(unsafe { c::nmc_store_exists(store.0, slice(&key), &raw mut state) }, NMC_OK, "{}", last_error());
+        state == NMC_OBJECT_ON_DISK
+    })
+}
+
+fn stats(tier: &Tier) -> nmc_tier_stats_t {
+    let mut stats: nmc_tier_stats_t = unsafe { std::mem::zeroed() };
+    stats.struct_size = u32::try_from(size_of_val(&stats)).expect("a small struct");
+    assert_eq!(unsafe { t::nmc_tier_stats(tier.0, &raw mut stats) }, NMC_OK, "{}", last_error());
+    stats
+}
+
+fn eventually(mut done: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    while !done() {
+        if began.elapsed() > Duration::from_secs(30) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Each request for memory that the owner's thread makes is refused once, while it writes by itself and what it was asked for: it goes
+/// on, says of what it was asked for that there was no memory, and nothing is lost, held or left behind.
+#[test]
+fn the_owners_thread_may_be_refused_memory_at_any_time() {
+    let _alone = alone();
+    let warned = Arc::new(AtomicU64::new(0));
+    let counts = Arc::clone(&warned);
+    let tell = move |_: i32, text: &str| _ = counts.fetch_add(text.starts_with("tier: ").into(), SeqCst);
+    log::set_sink(Some(Box::new(tell)), log::WARN);
+    for backend in [NMC_TIER_BACKEND_BUCKET, NMC_TIER_BACKEND_FILE, NMC_TIER_BACKEND_OFFSET] {
+        let (mut rounds, mut said) = (0, 0);
+        loop {
+            assert!(rounds < MANY, "more than {MANY} requests for memory");
+            let dir = tempfile::tempdir().expect("a directory");
+            let at = folder(dir.path());
+            let before = descriptors();
+            // All of it.
+            let store = Store::that_evicts_down_to(100);
+            let config = nmc_tier_config_t { heartbeat_ms: 1, ..config(&at, backend, NMC_TIER_EVENTS) };
+            let tier = open(&store, &config);
+            let (asked, seen) = fail_nth_elsewhere(rounds, || {
+                (0..N).for_each(|i| assert_eq!(store.put(i), NMC_OK, "{}", last_error()));
+                // By itself, whatever is refused to it.
+                assert!(eventually(|| stats(&tier).objects > 0), "round {rounds}: the thread has stopped");
+                unsafe { t::nmc_tier_offload(tier.0, null(), 0, null_mut()) }
+            });
+            assert!([NMC_OK, NMC_ERR_NO_MEMORY].contains(&asked), "round {rounds}: {asked}: {}", last_error());
+            said += u64::from(asked == NMC_ERR_NO_MEMORY);
+            let again = unsafe { t::nmc_tier_offload(tier.0, null(), 0, null_mut()) };
+            assert_eq!(again, NMC_OK, "round {rounds}: {}", last_error());
+            let now = stats(&tier);
+            assert_eq!((now.degraded, now.evicted_dirty), (0, 0), "round {rounds}");
+            assert!(all_left_for_the_disk(&store), "round {rounds}: something is held, or was lost");
+            store.has_all(N);
+            drop(tier);
+            let half = |name: &OsStr| name.as_encoded_bytes().ends_with(b".tmp");
+            let files = std::fs::read_dir(dir.path().join("tier")).expect("a directory");
+            assert!(!files.flatten().any(|file| half(&file.file_name())), "round {rounds}: something is half written");
+            // What was written is what is found.
+            let tier = open(&store, &config);
+            assert_eq!(stats(&tier).objects, N as u64, "round {rounds}");
+            store.has_all(N);
+            drop(tier);
+            drop(store);
+            assert_eq!(descriptors(), before, "round {rounds}");
+            if seen <= rounds {
+                break;
+            }
+            rounds += 1;
+        }
+        assert!(rounds > 3, "control: the thread asks for memory, but {rounds} times only");
+        println!("{rounds} requests of the owner's thread, {said} of which failed a call");
+    }
+    log::set_sink(None, log::WARN);
+    assert!(warned.load(SeqCst) > 0, "what failed without a call is in the log");
+}
+
+/// The control of the look above: what the thread does not write is missed.
+#[test]
+fn what_an_owner_does_not_write_is_missed() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (at, store) = (folder(dir.path()), Store::new());
+    let tier = open(&store, &config(&at, NMC_TIER_BACKEND_BUCKET, NMC_TIER_PAUSED));
+    (0..N).for_each(|i| assert_eq!(store.put(i), NMC_OK));
+    assert!(!all_left_for_the_disk(&store));
+    assert_eq!(stats(&tier).evicted_dirty, N as u64);
+    drop(tier);
 }
 
 /// So many that what came of them, which nobody takes, is more than 4 KiB.

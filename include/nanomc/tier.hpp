@@ -240,7 +240,8 @@ class BasicTier : public AnyTier {
     if (status < 0) return Mode::failure(status);
     return evicted;
   }
-  /// Calls `each` for what has happened to values on disk since the last call. Needs TierConfig::events.
+  /// Calls `each` for what has happened to values on disk since the last call in this process. The owner of the tier
+  /// needs TierConfig::events.
   Out<void> events(const TierEvents& each) const {
     if (!each) return Mode::done({NMC_ERR_INVALID_ARG, "events need a function to call"});
     detail::Callback<TierEvents> callback(each);

@@ -199,7 +199,7 @@ TIER_PAUSED = 8
 TIER_RESET_IF_DAMAGED = 16
 #: Delete buckets whose end is damaged. Without this flag they are renamed, so that you can look at them.
 TIER_DELETE_TORN = 32
-#: Record what is stored on disk and what is evicted from it, for nmc_tier_events.
+#: Record what is stored on disk and what is evicted from it, for nmc_tier_events in every process of the store.
 TIER_EVENTS = 64
 #: A put or commit returns only when its value is on disk, safe from a power loss. Values that several callers wait for at the same time are written and synced together. If a value cannot be written, the call returns NMC_ERR_IO, NMC_ERR_NO_SPACE or NMC_ERR_LIMIT (see nmc_tier_offload), and the value is only in memory: to try again, put it with NMC_PUT_REPLACE, commit once more, or call nmc_tier_offload. If it was evicted or removed before it was written, the call returns NMC_ERR_STALE.
 TIER_WRITE_THROUGH = 128

@@ -185,7 +185,7 @@ class Tier:
         return int(out[0])
 
     def events(self) -> List[TierEvent]:
-        """What happened to values on disk since the last call; with TIER_EVENTS, in the owner's process."""
+        """What happened to values on disk since the last call in this process; the owner needs TIER_EVENTS."""
         taken: List[TierEvent] = []
 
         def take(_: Any, event: Any) -> None:

@@ -310,8 +310,8 @@ pub extern "C" fn nmc_tier_release(tier: *mut nmc_tier_t, loan: u64) -> nmc_stat
 /// Evicts values from the disk until its files take at most `keep_bytes`. Files of damaged buckets that were set aside
 /// do not count here. Whole buckets go, in the order that `eviction` of the config gives (the oldest first if that is
 /// `NMC_EVICT_NONE`). Stores in `*out_evicted`, if not NULL, how many values went. Values that are also in memory stay
-/// there, and are written again before memory evicts them. This is not a removal: a power loss right afterwards may
-/// bring the values back.
+/// there, and count as not written: they are written again ahead of their eviction like new ones, and are lost if
+/// memory evicts them before that. This is not a removal: a power loss right afterwards may bring the values back.
 ///
 /// Blocks until the disk is done. Outside of the owner's process it asks the master. Thread-safe. Not graph-safe.
 /// Statuses: `NMC_ERR_IO` (the disk refuses), `NMC_ERR_NO_SPACE` (the journal must record that a bucket goes before it
@@ -332,14 +332,18 @@ pub unsafe extern "C" fn nmc_tier_evict(tier: *mut nmc_tier_t, keep_bytes: u64, 
     })
 }
 
-/// Calls `callback` for everything that has happened to values on disk since the last call, oldest first, until the
-/// callback returns 0. Each event is a batch of keys that were stored or evicted (`nmc_tier_event_t`). Needs
-/// `NMC_TIER_EVENTS`. While there are events to take, the descriptor of `nmc_store_event_fd` is readable, for the store
-/// that the tier was opened with.
+/// Calls `callback` for everything that has happened to values on disk since the last call in this process, oldest
+/// first, until the callback returns 0. Each event is a batch of keys that were stored or evicted, or a part of one
+/// (`nmc_tier_event_t`). The owner of the tier must have been opened with `NMC_TIER_EVENTS` (`nmc master --ssd-events`).
+/// It keeps the newest events, of up to 65,536 values, for every process; what a process does not take in time is gone
+/// for it, and is counted in `lost`. The first call in a process begins with the oldest event that is kept, and so does
+/// the first one after the tier was opened anew. While there are events to take, the descriptor of `nmc_store_event_fd`
+/// is readable, for the store that the tier was opened with; in other processes than the owner's up to 100 ms later.
 ///
-/// Does not block. Works only in the owner's process. Thread-safe: each event goes to one caller. Not graph-safe.
-/// Statuses: `NMC_ERR_UNSUPPORTED` (this process does not own the tier), `NMC_ERR_CANCELLED` (the tier is being
-/// closed), `NMC_ERR_NO_MEMORY`.
+/// Does not wait for the disk; outside of the owner's process it asks the master. Thread-safe: of the threads of a
+/// process, each event goes to one. Not graph-safe. Statuses: `NMC_ERR_UNSUPPORTED` (another process owns the tier, and
+/// keeps no events; in the owner's own process there are just none), `NMC_ERR_UNAVAILABLE` (the master or the tier does
+/// not exist any more), `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED` (the tier is being closed), `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_events(
     tier: *mut nmc_tier_t,

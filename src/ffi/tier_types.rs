@@ -29,7 +29,7 @@ pub const NMC_TIER_RESET_IF_DAMAGED: u32 = 16;
 /// Delete buckets whose end is damaged. Without this flag they are renamed, so that you can look at them.
 pub const NMC_TIER_DELETE_TORN: u32 = 32;
 
-/// Record what is stored on disk and what is evicted from it, for `nmc_tier_events`.
+/// Record what is stored on disk and what is evicted from it, for `nmc_tier_events` in every process of the store.
 pub const NMC_TIER_EVENTS: u32 = 64;
 
 /// A put or commit returns only when its value is on disk, safe from a power loss. Values that several callers wait for

@@ -154,7 +154,9 @@ pub struct DiskHeader {
     pub bytes_used: AtomicU64,
     /// Bytes that there may be.
     pub bytes_total: AtomicU64,
-    reserved: [AtomicU64; 2],
+    /// Values of which the owner has told programs that they were stored or evicted.
+    pub told: AtomicU64,
+    reserved: [AtomicU64; 1],
     /// By the number of a namespace in this store, what it is to the disk; see [`View::space`].
     spaces: [AtomicU64; MAX_NAMESPACES],
 }

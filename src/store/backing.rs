@@ -5,6 +5,7 @@
 use super::copy::Pieces;
 use super::disk::DiskMap;
 use super::master::ToWrite;
+use super::told::Told;
 use crate::base::error::{Error, Result};
 use crate::layout::disk::{Entry, Space, Spot};
 use crate::layout::store::MAX_NAMESPACE_NAME;
@@ -225,4 +226,8 @@ pub trait DiskOwner: Send + Sync {
 
     /// A call of a handle in another process: what, two numbers, and keys. The tier knows what they mean.
     fn call(&self, what: u32, arguments: [u64; 2], keys: &[&[u8]]) -> Result<[u64; 3]>;
+
+    /// What happened to values of the disk with this name since it had told of so many, as far as names and keys take so many bytes.
+    /// Does not wait.
+    fn told(&self, disk: u64, since: u64, room: usize) -> Result<Told>;
 }

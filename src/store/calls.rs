@@ -7,7 +7,7 @@ use super::client::Way;
 use super::master::{Master, OpenRequest, Opened};
 use super::plans::Terms;
 use super::wait::{Interrupt, Patience};
-use super::wire::{Item, MAX_ITEMS, MAX_PACKET, Request, item_bytes};
+use super::wire::{Item, MAX_ITEMS, MAX_PACKET, Request, get_text, item_bytes};
 use super::write::{PutOptions, no_plan};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
@@ -36,7 +36,8 @@ impl Store {
         items.into_iter().next().map_or(Ok([0; 3]), Item::result)
     }
 
-    fn ask(&self, request: &Request<'_>, interrupt: &Interrupt<'_>) -> Result<Item> {
+    /// One call, and its whole answer.
+    pub(super) fn ask(&self, request: &Request<'_>, interrupt: &Interrupt<'_>) -> Result<Item> {
         let items = self.send(request, interrupt)?;
         match items.into_iter().next() {
             Some(item) => Ok(item),
@@ -56,9 +57,9 @@ impl Store {
 
     /// A call that gives a text.
     pub(super) fn call_text(&self, request: &Request<'_>) -> Result<String> {
-        let mut item = self.ask(request, &self.interrupt())?;
+        let item = self.ask(request, &self.interrupt())?;
         if item.status == 0 {
-            return Ok(std::mem::take(&mut item.text));
+            return get_text(&item.text);
         }
         item.result().map(|_| String::new())
     }

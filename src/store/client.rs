@@ -128,7 +128,7 @@ pub struct Client {
     pub(super) slots: Slots,
     pub(super) plans: Arc<Plans>,
     pub(super) counters: Counters,
-    pub(super) watches: Watches,
+    pub(super) watches: Arc<Watches>,
     /// Where values may be that memory does not hold.
     pub(super) disk: Arc<DiskSeat>,
     /// For copies that need a GPU.
@@ -154,7 +154,7 @@ pub struct Client {
 struct Parts {
     slots: Slots,
     counters: Counters,
-    watches: Watches,
+    watches: Arc<Watches>,
     late_heaps: Vec<OnceLock<MappedHeap>>,
     plans: Arc<Plans>,
     disk: Arc<DiskSeat>,
@@ -165,7 +165,7 @@ impl Parts {
         Ok(Self {
             slots: Slots::new(params.pin_slots)?,
             counters: Counters::new()?,
-            watches: Watches::new()?,
+            watches: Arc::new(Watches::new()?),
             late_heaps: memory::collect((0..params.world_size).map(|_| OnceLock::new()))?,
             plans: Arc::default(),
             disk: Arc::default(),

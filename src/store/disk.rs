@@ -4,6 +4,7 @@
 
 use super::backing::{DiskEntry, DiskReader};
 use super::sys;
+use super::watch::Announcer;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_INTERNAL};
@@ -14,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
 /// The slab that leads to values on disk.
@@ -178,6 +179,25 @@ pub struct DiskSeat {
     changed: Condvar,
     /// Whether it has one, for those who do not want to wait.
     taken: AtomicBool,
+    heard: Mutex<Heard>,
+}
+
+/// How far the program has heard what happens on disk, see [`super::told`].
+#[derive(Default)]
+struct Heard {
+    /// Handles of the program to the disk.
+    handles: usize,
+    /// The disk of which it has taken events, and values of which it has heard.
+    disk: u64,
+    until: u64,
+    announcer: Announcer,
+    announced: bool,
+}
+
+impl Heard {
+    fn until(&self, disk: u64) -> u64 {
+        if self.disk == disk { self.until } else { 0 }
+    }
 }
 
 #[derive(Default)]
@@ -252,6 +272,46 @@ impl DiskSeat {
     #[must_use]
     pub fn is_taken(&self) -> bool {
         self.taken.load(Relaxed)
+    }
+
+    /// The program has one more handle to the disk, or one less.
+    pub fn listen(&self, more: bool, announcer: Announcer) {
+        let mut heard = self.heard.lock();
+        heard.handles = if more { heard.handles + 1 } else { heard.handles.saturating_sub(1) };
+        if heard.handles == 0 {
+            heard.announced = false;
+            announcer.announce(false);
+        }
+        heard.announcer = announcer;
+    }
+
+    /// Values of the disk with this name of which the program has heard.
+    #[must_use]
+    pub fn heard(&self, disk: u64) -> u64 {
+        self.heard.lock().until(disk)
+    }
+
+    /// It has heard of those from `since` to `next`; false if another thread has heard of them before.
+    #[must_use]
+    pub fn hear(&self, disk: u64, since: u64, next: u64) -> bool {
+        let mut heard = self.heard.lock();
+        if heard.until(disk) != since {
+            return false;
+        }
+        (heard.disk, heard.until) = (disk, next);
+        true
+    }
+
+    /// In a process that does not own the disk: makes the descriptor readable if there are events that the program has not taken.
+    pub fn announce(&self) {
+        let told = |access: &DiskAccess| (access.map.id(), access.map.view().header().told.load(Acquire));
+        let told = self.held.lock().access.as_ref().map(told);
+        let mut heard = self.heard.lock();
+        let waits = heard.handles > 0 && told.is_some_and(|(disk, told)| told > heard.until(disk));
+        if waits || heard.announced {
+            heard.announcer.announce(waits);
+        }
+        heard.announced = waits;
     }
 
     /// The name of the one that it has; 0 for none.

@@ -16,6 +16,7 @@ use super::evict::Retain;
 use super::master::{DiskContent, Keep, Master, OnDisk, Scope, Stored, ToWrite};
 use super::read::{Look, Presence, Sums};
 use super::strays::{put as put_with, world};
+use super::told::Told;
 use super::write::PutOptions;
 use super::{MasterSlot, PLACE_SHIFT, Store};
 use crate::base::Deadline;
@@ -175,6 +176,10 @@ impl DiskOwner for Disk {
             crate::bail!(NMC_ERR_UNAVAILABLE, "it is not here");
         }
         self.answer.lock().as_mut().map_or(Ok([0; 3]), |answer| answer(what))
+    }
+
+    fn told(&self, _: u64, _: u64, _: usize) -> Result<Told> {
+        Err(Error::new(NMC_ERR_UNSUPPORTED, "none"))
     }
 }
 
@@ -821,7 +826,6 @@ fn an_entry_that_cannot_be_read_ends_once() {
     assert_eq!(get(&bed.store, b"disk"), None);
 }
 
-/// Entries come and go at random; the index agrees with a model.
 /// What a client was refused it has not, until it has it.
 #[test]
 fn a_refusal_is_of_one_disk_and_over_when_the_client_has_it() {

@@ -8,6 +8,7 @@ use super::held::MasterMemory;
 use super::map::Map;
 use super::master::{ClientId, ClientInfo, DiskContent, Master, Opened};
 use super::server::Server;
+use super::told;
 use super::wire::{Item, Request};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
@@ -449,6 +450,13 @@ impl MasterSlot {
             };
             return one(disk.call(*what, *arguments, keys));
         }
+        if let Request::Told(disk, since) = request {
+            let Some(owner) = self.disk_owner() else {
+                return one(Err(Error::new(NMC_ERR_UNAVAILABLE, "the store has no tier, or its owner is gone")));
+            };
+            let told = owner.told(*disk, *since, told::ROOM).and_then(|told| told.item());
+            return vec![told.unwrap_or_else(|error| Item::from(Err(error)))];
+        }
         // Whoever takes an object wants to have it: it is not destroyed for an error.
         if let (Request::Take(..), Some(error)) = (request, self.disk_owner().and_then(|disk| disk.trouble())) {
             return one(Err(error.context("nothing was taken, since it could not be written down")));
@@ -497,13 +505,13 @@ impl MasterSlot {
                 }
                 Request::Dump(width) => {
                     let mut item = Item::ok([0; 3]);
-                    item.text = master.dump((*width as usize).clamp(8, 512))?;
+                    item.text = master.dump((*width as usize).clamp(8, 512))?.into();
                     vec![item]
                 }
                 Request::Detach => one(master.detach(id).map(nothing)),
                 Request::Confirm => one(Ok([0; 3])),
                 // Answered elsewhere.
-                Request::Disk(..) | Request::Reach => {
+                Request::Disk(..) | Request::Reach | Request::Told(..) => {
                     one(Err(Error::new(NMC_ERR_INTERNAL, "not a call of the master")))
                 }
             })

@@ -40,6 +40,7 @@ pub(crate) mod strays;
 pub mod stream;
 pub(crate) mod sys;
 mod through;
+pub mod told;
 mod wait;
 pub mod watch;
 mod wire;

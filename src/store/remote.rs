@@ -468,6 +468,7 @@ impl Inner {
                 self.disk.refuse(id, error);
             }
         }
+        self.disk.announce();
     }
 
     #[cold]

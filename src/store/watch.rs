@@ -184,7 +184,7 @@ impl Store {
     /// For who has something else for the program than completions.
     #[must_use]
     pub fn announcer(&self) -> Announcer {
-        Announcer(Arc::downgrade(&self.client))
+        Announcer(Arc::downgrade(&self.client.watches))
     }
 
     /// Descriptor that is readable while completions are queued. It belongs to the store.
@@ -195,7 +195,8 @@ impl Store {
 }
 
 /// Makes the descriptor of a store's completions readable for something else.
-pub struct Announcer(Weak<Client>);
+#[derive(Clone, Default)]
+pub struct Announcer(Weak<Watches>);
 
 impl Announcer {
     /// For a process in which no program waits.
@@ -206,13 +207,13 @@ impl Announcer {
 
     /// Something waits for the program, or nothing does any more.
     pub fn announce(&self, waits: bool) {
-        let Some(client) = self.0.upgrade() else { return };
-        let mut state = client.watches.state.lock();
+        let Some(watches) = self.0.upgrade() else { return };
+        let mut state = watches.state.lock();
         state.beside = waits;
         if waits {
-            client.watches.event.signal();
+            watches.event.signal();
         } else if state.done.waiting.is_empty() {
-            client.watches.event.drain();
+            watches.event.drain();
         }
     }
 }

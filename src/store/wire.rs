@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 
 /// The master of a store. "STO" and the version of its packets: it changes with them, and with what both sides keep in shared
 /// memory.
-pub const SERVICE: Service = Service { magic: 0x364f_5453, name: "the store's master" };
+pub const SERVICE: Service = Service { magic: 0x374f_5453, name: "the store's master" };
 /// The kind of an answer; the calls have the kinds below.
 const REPLY: u32 = u32::MAX;
 /// Largest packet.
@@ -148,6 +148,8 @@ pub enum Request<'a> {
     Disk(u32, [u64; 2], Vec<&'a [u8]>),
     /// Asks for the disk itself: the answer has descriptors, the index and the directory.
     Reach,
+    /// Asks what happened to values of the disk with this name, from this count of them on.
+    Told(u64, u64),
 }
 
 /// The result of an item: three numbers, or an error; and a text.
@@ -157,15 +159,15 @@ pub struct Item {
     pub status: i32,
     /// What it gave.
     pub values: [u64; 3],
-    /// Error message or text that was asked for.
-    pub text: String,
+    /// Error message, or text or other bytes that were asked for.
+    pub text: Vec<u8>,
 }
 
 impl Item {
     /// A success.
     #[must_use]
     pub fn ok(values: [u64; 3]) -> Self {
-        Self { status: NMC_OK, values, text: String::new() }
+        Self { status: NMC_OK, values, text: Vec::new() }
     }
 
     /// The result.
@@ -174,7 +176,9 @@ impl Item {
             NMC_OK => Ok(self.values),
             status => {
                 let known = status < 0 && crate::base::status::TABLE.iter().any(|(s, _)| *s == status);
-                Err(Error::new(if known { status } else { NMC_ERR_PROTOCOL }, self.text))
+                // Better an error without its explanation than none.
+                let text = get_text(&self.text).unwrap_or_default();
+                Err(Error::new(if known { status } else { NMC_ERR_PROTOCOL }, text))
             }
         }
     }
@@ -184,17 +188,17 @@ impl From<Result<[u64; 3]>> for Item {
     fn from(result: Result<[u64; 3]>) -> Self {
         match result {
             Ok(values) => Self::ok(values),
-            Err(error) => Self { status: error.status, values: [0; 3], text: error.message },
+            Err(error) => Self { status: error.status, values: [0; 3], text: error.message.into() },
         }
     }
 }
 
-fn put_bytes(bytes: &[u8], to: &mut Vec<u8>) {
+pub(super) fn put_bytes(bytes: &[u8], to: &mut Vec<u8>) {
     u32::try_from(bytes.len()).unwrap_or(u32::MAX).put(to);
     to.extend_from_slice(bytes);
 }
 
-fn get_bytes<'a>(from: &mut Cursor<'a>) -> Result<&'a [u8]> {
+pub(super) fn get_bytes<'a>(from: &mut Cursor<'a>) -> Result<&'a [u8]> {
     let len = u32::get(from)? as usize;
     if len > MAX_KEY {
         crate::bail!(NMC_ERR_PROTOCOL, "a key or metadata in a call claims {len} bytes");
@@ -235,7 +239,7 @@ fn get_count(from: &mut Cursor<'_>) -> Result<usize> {
 }
 
 /// A text of an answer; bytes that are none are left out.
-fn get_text(bytes: &[u8]) -> Result<String> {
+pub(super) fn get_text(bytes: &[u8]) -> Result<String> {
     let mut text = memory::Text::default();
     let written = bytes.utf8_chunks().try_for_each(|chunk| text.write_str(chunk.valid()));
     text.finish(written)
@@ -280,6 +284,7 @@ impl<'a> Request<'a> {
             Request::Confirm => "confirm",
             Request::Disk(..) => "disk",
             Request::Reach => "reach",
+            Request::Told(..) => "events",
         }
     }
 
@@ -376,6 +381,11 @@ impl<'a> Request<'a> {
                 keys.iter().for_each(|key| put_bytes(key, to));
             }
             Request::Reach => 16u32.put(to),
+            Request::Told(disk, since) => {
+                23u32.put(to);
+                disk.put(to);
+                since.put(to);
+            }
             Request::Take(index, epoch) => {
                 14u32.put(to);
                 index.put(to);
@@ -460,6 +470,7 @@ impl<'a> Request<'a> {
             20 => Request::Position((u64::get(from)?, u64::get(from)?), u64::get(from)?),
             21 => Request::Close(u32::get(from)?, bool::get(from)?),
             22 => Request::Adopt,
+            23 => Request::Told(u64::get(from)?, u64::get(from)?),
             other => crate::bail!(NMC_ERR_PROTOCOL, "there is no call of kind {other}"),
         };
         from.end()?;
@@ -476,11 +487,7 @@ pub fn encode_reply(items: &[Item], to: &mut Vec<u8>) {
     for item in items {
         item.status.put(to);
         item.values.iter().for_each(|v| v.put(to));
-        let mut end = item.text.len().min(most);
-        while !item.text.is_char_boundary(end) {
-            end -= 1;
-        }
-        put_bytes(&item.text.as_bytes()[..end], to);
+        put_bytes(&item.text[..item.text.len().min(most)], to);
     }
 }
 
@@ -499,9 +506,9 @@ pub fn decode_reply(packet: &[u8], mut room: Vec<Item>) -> Result<Vec<Item>> {
     for _ in 0..n {
         let (status, values) = (i32::get(from)?, [u64::get(from)?, u64::get(from)?, u64::get(from)?]);
         let len = u32::get(from)? as usize;
-        let text = match get_text(from.bytes(len)?) {
+        let text = match memory::copy(from.bytes(len)?) {
             // Better an error without its explanation than none of the other results.
-            Err(error) if error.status == NMC_ERR_NO_MEMORY && status != 0 => String::new(),
+            Err(error) if error.status == NMC_ERR_NO_MEMORY && status != 0 => Vec::new(),
             text => text?,
         };
         room.push(Item { status, values, text });
@@ -558,6 +565,7 @@ mod tests {
             Request::Disk(2, [3, 4], Vec::new()),
             Request::Disk(2, [3, 4], vec![b"a", b"bc"]),
             Request::Reach,
+            Request::Told(7, 9),
             Request::Drop(3, 9),
             Request::Doubt(plan),
             Request::Notice(None),
@@ -601,7 +609,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_errors_fits_a_packet() {
-        let item = Item { status: -1, values: [0; 3], text: "x".repeat(5000) };
+        let item = Item { status: -1, values: [0; 3], text: vec![b'x'; 5000] };
         let mut packet = Vec::new();
         encode_reply(&vec![item; MAX_ITEMS], &mut packet);
         assert!(packet.len() <= MAX_PACKET);

@@ -2,16 +2,17 @@
 
 use super::config::{Config, Scanned, Stats, Verified};
 use super::elsewhere::{self, no_tier};
-use super::owner::{CALL_DONE, CALL_EVICT, CALL_LOOK, CALL_OFFLOAD, CALL_PAUSE, CALL_STATS, CALL_SYNC, Event, Running};
+use super::owner::{CALL_DONE, CALL_EVICT, CALL_LOOK, CALL_OFFLOAD, CALL_PAUSE, CALL_STATS, CALL_SYNC, Running};
 use super::reader::{Reader, install};
 use super::staging::{Lent, Staging};
 use super::sys;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_INVALID_ARG, NMC_ERR_UNSUPPORTED};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_INVALID_ARG};
 use crate::store::Store;
 use crate::store::backing::DiskEntry;
 use crate::store::read::Look;
+use crate::store::told::Event;
 use std::any::Any;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
@@ -31,13 +32,9 @@ pub struct Tier {
     stopped: AtomicBool,
 }
 
-#[cold]
-fn not_here() -> Error {
-    Error::new(NMC_ERR_UNSUPPORTED, "only the process of the store's master, which owns the tier, can do that")
-}
-
 impl Drop for Tier {
     fn drop(&mut self) {
+        self.store.listen(false);
         // Ends before the store does.
         if self.running.take().is_some() {
             self.store.forget_disk();
@@ -68,6 +65,7 @@ impl Tier {
     }
 
     fn with(running: Option<Running>, store: &Store) -> Self {
+        store.listen(true);
         Self { running, store: store.share(), staging: Staging::default(), stopped: AtomicBool::new(false) }
     }
 
@@ -213,9 +211,13 @@ impl Tier {
         }
     }
 
-    /// The oldest of what happened to values on disk, if the config asked for that. In the owner's process only.
+    /// The oldest of what happened to values on disk that this process has not taken, if the owner was asked to keep that: UNSUPPORTED
+    /// elsewhere if it was not.
     pub fn next_event(&self) -> Result<Option<Event>> {
-        Ok(self.running.as_ref().ok_or_else(not_here)?.owner().next_event())
+        if self.running.as_ref().is_some_and(|running| !running.owner().keeps_events()) {
+            return Ok(None);
+        }
+        self.store.next_event()
     }
 
     /// Ends or begins offloading. What is being written is written.

@@ -29,9 +29,9 @@ mod test_store;
 #[cfg(test)]
 mod tests;
 
+pub use crate::store::told::{Event, Happened};
 pub use config::{Backend, Config, Evict, OnDamage, Scanned, Stats, Torn, Verified};
 pub use facade::Tier;
 pub use hosted::Hosted;
-pub use owner::{Event, Happened};
 pub use reader::install;
 pub use staging::Lent;

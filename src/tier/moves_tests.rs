@@ -4,13 +4,13 @@
 use super::config::{Backend, Config, Evict};
 use super::facade::Tier;
 use super::format;
-use super::owner::Happened;
 use super::test_store::{PAGE, config, evict, get, put, store, try_put, value, where_is};
 use super::tests::open;
 use crate::base::status::{NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND};
 use crate::store::Store;
 use crate::store::master::Admission;
 use crate::store::read::Presence;
+use crate::store::told::Happened;
 use std::time::Duration;
 
 const BYTES: usize = 32 << 10;

@@ -28,6 +28,8 @@ struct Armed {
 thread_local! {
     // Without a destructor and without memory of its own, so that the allocator may use it.
     static HERE: Cell<Option<Armed>> = const { Cell::new(None) };
+    /// What is refused to all threads is not refused to this one.
+    static SPARED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The same for all threads; `FIRST` is [`NEVER`] while it is not armed.
@@ -51,7 +53,8 @@ fn is_refused(bytes: usize) -> bool {
         Some((armed.first..armed.first.saturating_add(armed.refused)).contains(&armed.seen))
     });
     let first = FIRST.load(Ordering::SeqCst);
-    let anywhere = first != NEVER && {
+    let spared = || SPARED.try_with(Cell::get).unwrap_or(false);
+    let anywhere = first != NEVER && !spared() && {
         let seen = SEEN.fetch_add(1, Ordering::SeqCst);
         (first..first.saturating_add(REFUSED.load(Ordering::SeqCst))).contains(&seen)
     };
@@ -122,6 +125,14 @@ pub fn fail_nth_anywhere<R>(n: u64, body: impl FnOnce() -> R) -> (R, u64) {
     let result = body();
     FIRST.store(NEVER, Ordering::SeqCst);
     (result, SEEN.load(Ordering::SeqCst))
+}
+
+/// The same with the requests of all threads but this one.
+pub fn fail_nth_elsewhere<R>(n: u64, body: impl FnOnce() -> R) -> (R, u64) {
+    SPARED.set(true);
+    let done = fail_nth_anywhere(n, body);
+    SPARED.set(false);
+    done
 }
 
 /// More requests for memory than any call makes.

@@ -114,7 +114,14 @@ const SECTIONS: &[(&str, &[Opt])] = &[
             opt("tls_ca", "FILE", "certificates (PEM) that those of all who connect must be signed by"),
         ],
     ),
-    ("Other", &[opt("config", "FILE", "file with lines `name = value`; names as here, # begins a comment")]),
+    (
+        "Other",
+        &[opt(
+            "config",
+            "FILE",
+            "file with lines `name = value`; names as here; a line that begins with # is a comment",
+        )],
+    ),
 ];
 
 /// Prefix of the options in the environment.
@@ -240,7 +247,13 @@ pub fn read(words: Vec<String>, environment: impl Fn(&str) -> Option<String>) ->
             Some(value) => value,
             None => return Err(Failure::usage(format!("--{} needs a value ({})", option.name, option.value))),
         };
-        given.values.insert(option.name, (value, format!("--{}", option.name)));
+        // Of what was meant to be said nothing is there: a variable that is not set, in a script.
+        if value.is_empty() {
+            return Err(Failure::usage(format!("--{} is empty; without it the default counts", option.name)));
+        }
+        if given.values.insert(option.name, (value, format!("--{}", option.name))).is_some() {
+            return Err(Failure::usage(format!("--{} is there twice", option.name)));
+        }
     }
     for option in options() {
         let variable = format!("{ENVIRONMENT}{}", option.name.to_uppercase());
@@ -534,6 +547,25 @@ mod tests {
         let options = read_with(&["-max-threads=30"], &environment).unwrap();
         assert_eq!((options.address.unwrap().port(), options.max_threads, options.directory.seed), (10, 30, 3));
         assert_eq!(options.directory.strategy, Strategy::Topology);
+    }
+
+    #[test]
+    fn a_flag_that_is_empty_or_there_twice_is_refused() {
+        for words in [&["--port="][..], &["--port", ""], &["-port="]] {
+            assert!(refusal(words).starts_with("--port is empty"), "{words:?}");
+        }
+        // However it is spelled, and whether it says the same or not.
+        let twice = [&["--max_threads", "2", "-max-threads=3"][..], &["--max_threads=2", "--max_threads=2"]];
+        for words in twice {
+            assert_eq!(refusal(words), "--max_threads is there twice");
+        }
+        // Control: once, and not empty. An empty variable still says nothing, and so does an empty line of the file.
+        let config = file("# port = 9\nstrategy =\nmax_threads = 7 # not a comment\n", 0o644);
+        let path = config.path().to_str().unwrap();
+        let options = read_with(&["--port=7", "--max_threads", "3", "--config", path], &[("NMC_MASTER_SEED", "")]);
+        assert_eq!(options.unwrap().address.unwrap().port(), 7);
+        assert!(refusal(&["--config", path]).contains(":3: max_threads \"7 # not a comment\""));
+        assert!(help().contains("a line that begins with # is a comment"));
     }
 
     #[test]

@@ -11,11 +11,12 @@ mod random;
 #[path = "../../../tests/common/slices.rs"]
 mod slices;
 
+use nanomc::base::status::{NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED};
 use nanomc::store::copy::Pieces;
 use nanomc::store::read::Look;
 use nanomc::store::write::PutOptions;
 use nanomc::store::{Config as StoreConfig, Store};
-use nanomc::tier::{self, Tier};
+use nanomc::tier::{self, Happened, Tier};
 use nanomc::world::{Config, Hosting, World};
 use random::Random;
 use slices::{slice, slice_mut};
@@ -234,6 +235,97 @@ fn what_is_asked_for_after_a_restart_is_written_or_the_call_says_so() {
     master.end_in_order();
 }
 
+fn is_readable(fd: i32) -> bool {
+    let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one struct, which lives for the call.
+    unsafe { libc::poll(&raw mut asked, 1, 0) == 1 }
+}
+
+/// Takes what happened on the master's disk, until it is of so many values.
+fn take_events(handle: &Tier, store: &Store, wanted: usize) -> Vec<(Happened, Vec<u8>)> {
+    let mut taken = Vec::new();
+    let all = common::eventually(|| {
+        // Only what the descriptor tells of is asked for.
+        while is_readable(store.event_fd()) {
+            let Some(event) = handle.next_event().unwrap() else { break };
+            assert_eq!(event.lost, 0);
+            taken.extend(event.values.into_iter().map(|(_, key, _)| (event.happened, key)));
+        }
+        taken.len() >= wanted
+    });
+    assert!(all, "{} of {wanted}", taken.len());
+    assert_eq!(taken.len(), wanted);
+    taken
+}
+
+#[test]
+fn every_rank_hears_what_happens_on_the_masters_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    std::fs::create_dir(dir.join("world")).unwrap();
+    let mut master = Master::start_with(dir, &["--ssd-write-through", "--ssd-events"]);
+    let both = ranks(dir);
+    put(&both[0].store, 0);
+    let open = |rank: &Rank| Tier::open(&rank.store, &tier::Config::default(), &mut |_, _| {}).unwrap();
+    let handles = both.each_ref().map(open);
+    for number in 1..VALUES {
+        put(&both[usize::try_from(number % 2).unwrap()].store, number);
+    }
+    let keys = |happened: Happened| (0..VALUES).map(|number| (happened, key(number))).collect::<Vec<_>>();
+    for (rank, handle) in both.iter().zip(&handles) {
+        let mut stored = take_events(handle, &rank.store, keys(Happened::Stored).len());
+        stored.sort_by_key(|(_, key)| key.clone());
+        let mut wanted = keys(Happened::Stored);
+        wanted.sort_by_key(|(_, key)| key.clone());
+        assert_eq!(stored, wanted, "each rank hears of all, also of what came before it asked");
+        assert_eq!(handle.next_event().unwrap(), None, "and of each once");
+        assert!(!is_readable(rank.store.event_fd()));
+    }
+    // What is still in memory would be written again.
+    handles[0].pause(true).unwrap();
+    let evicted = handles[1].evict(0).unwrap();
+    let stats = handles[0].stats().unwrap();
+    assert_eq!((evicted, stats.evicted), (VALUES, VALUES));
+    for (rank, handle) in both.iter().zip(&handles) {
+        let heard = take_events(handle, &rank.store, usize::try_from(evicted).unwrap());
+        assert!(heard.iter().all(|(happened, _)| *happened == Happened::Evicted));
+    }
+    // Another master begins anew; while there is none, the call says so.
+    let _ = master.0.kill();
+    let _ = master.0.wait();
+    assert_eq!(handles[0].next_event().unwrap_err().status, NMC_ERR_UNAVAILABLE);
+    let master = Master::start_with(dir, &["--ssd-write-through", "--ssd-events", "--ssd-paused"]);
+    put(&both[0].store, VALUES);
+    for (rank, handle) in both.iter().zip(&handles) {
+        assert_eq!(take_events(handle, &rank.store, 1), [(Happened::Stored, key(VALUES))]);
+    }
+    // Without a handle nobody is told that there is something.
+    drop(handles);
+    put(&both[0].store, VALUES + 1);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(!is_readable(both[0].store.event_fd()));
+    leave(both);
+    master.end_in_order();
+}
+
+#[test]
+fn a_master_that_keeps_no_events_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    std::fs::create_dir(dir.join("world")).unwrap();
+    let master = Master::start(dir);
+    let both = ranks(dir);
+    put(&both[0].store, 1);
+    let handle = Tier::open(&both[1].store, &tier::Config::default(), &mut |_, _| {}).unwrap();
+    let refused = handle.next_event().unwrap_err();
+    assert_eq!(refused.status, NMC_ERR_UNSUPPORTED);
+    assert!(refused.message.contains("--ssd-events"), "{refused}");
+    assert!(!is_readable(both[1].store.event_fd()));
+    drop(handle);
+    leave(both);
+    master.end_in_order();
+}
+
 #[test]
 fn a_damaged_directory_begins_anew_if_it_may() {
     let folder = tempfile::tempdir().unwrap();
@@ -261,6 +353,9 @@ fn without_a_directory_or_host_heaps_it_explains_itself() {
         (&["--ssd-write-through"], "nothing without --ssd"),
         (&["--ssd-reset-if-damaged"], "nothing without --ssd"),
         (&["--ssd-max-objects", "5"], "nothing without --ssd"),
+        (&["--ssd-heartbeat-ms", "5"], "nothing without --ssd"),
+        (&["--ssd-events"], "nothing without --ssd"),
+        (&["--ssd", "d", "--ssd-admit-priority", "4"], "--ssd-admit-priority 4 is above 3"),
         (&["--ssd", "d", "--ssd-write-rate", "slow"], "--ssd-write-rate \"slow\" is not a number of bytes"),
         (&["--ssd", "d", "--heap-kind", "cuda"], "host heaps"),
         (&["--ssd", "d", "--ssd-evict", "some"], "never, fifo and lru"),

@@ -6,6 +6,7 @@ use super::disk::{Mistake, Watched};
 use super::ledger::{Ledger, Moments};
 use super::master::{Master, Meanwhile, Op, When};
 use super::{BACKENDS, Case, Checked, Crash, Promise, Violation, any_op, any_simple_op, asked, check, config, failed};
+use crate::base::id::random_u64;
 use crate::tier::config::{Backend, Config};
 use crate::tier::io::sim::{Fault, Random, SimDisk};
 use std::sync::Arc;
@@ -186,12 +187,17 @@ fn operations(config: &Config) -> Result<u64, Violation> {
     Ok(disk.operations() + 20)
 }
 
-/// All operations, with all faults that count for something. Gives how many operations there are, and how often one failed.
-fn run_all(config: &Config, faults: &[Fault], step: usize, mistake: Option<Mistake>) -> Result<(u64, u64), Violation> {
+/// Operations from `first` on, one of `step`, with these faults. Gives how many operations there are, and how often one failed.
+fn run_all(
+    config: &Config,
+    faults: &[Fault],
+    (first, step): (u64, usize),
+    mistake: Option<Mistake>,
+) -> Result<(u64, u64), Violation> {
     let case = Case { backend: config.backend, mistake, faulty: true };
     let (all, mut failed) = (operations(config)?, 0);
     for fault in faults {
-        for n in (0..all).step_by(step) {
+        for n in (first..all).step_by(step) {
             let explain = |violation: Violation| {
                 let name = config.backend.name();
                 let text = format!("{name}, meta: {}, {fault:?} at operation {n}: {}", config.meta, violation.text);
@@ -204,15 +210,27 @@ fn run_all(config: &Config, faults: &[Fault], step: usize, mistake: Option<Mista
     Ok((all, failed))
 }
 
-/// Every operation fails in every way, or one of 29 in three ways.
+/// Every operation fails in every way, or one of 29 in three ways. Which ones, and which ways, is another share each time: the seed is
+/// told, and `NMC_TIER_SEED` gives the same again.
 fn whichever_fails(config: &Config) {
+    const STEP: usize = 29;
     // A sync that fails with EIO is a failed sync.
-    let all = [Fault::Eio, Fault::Emfile, Fault::Efbig, Fault::Enospc, Fault::Full, Fault::FailedSync];
-    let (faults, step) = if asked().is_some() { (&all[..], 1) } else { (&all[..3], 29) };
-    let (operations, failed) = run_all(config, faults, step, None).unwrap_or_else(|wrong| panic!("{wrong}"));
-    assert!(failed > 20, "only {failed} failures");
+    let mut all = [Fault::Eio, Fault::Emfile, Fault::Efbig, Fault::Enospc, Fault::Full, Fault::FailedSync];
+    let given = std::env::var("NMC_TIER_SEED").ok().map(|seed| seed.parse().unwrap());
+    let seed = given.unwrap_or_else(|| random_u64().unwrap());
+    let mut rng = Random(seed);
+    // EIO is what every operation may suffer, so it is always among them.
+    (2..all.len()).rev().for_each(|last| all.swap(last, 1 + rng.below(last)));
+    let first = rng.below(STEP as u64);
+    let (faults, (first, step)) = if asked().is_some() { (&all[..], (0, 1)) } else { (&all[..3], (first, STEP)) };
     let (name, meta) = (config.backend.name(), config.meta);
-    println!("{failed} failures: every {step} of {operations} operations, {} ways, {name}, meta: {meta}", faults.len());
+    let (operations, failed) = run_all(config, faults, (first, step), None)
+        .unwrap_or_else(|wrong| panic!("NMC_TIER_SEED={seed}, {name}, meta: {meta}: {wrong}"));
+    // The others pass many operations by.
+    assert!(failed > 10, "NMC_TIER_SEED={seed}, {name}, meta: {meta}: only {failed} failures by {faults:?}");
+    println!(
+        "{failed} failures: every {step} of {operations} operations from {first} on, {faults:?}, {name}, meta: {meta}, seed {seed}"
+    );
 }
 
 // Whichever operation fails nothing that was promised is lost. One test for each kind: they run side by side.
@@ -285,7 +303,7 @@ fn a_directory_that_could_not_be_made_has_no_values_without_a_head() {
 #[test]
 fn a_sync_that_is_repeated_after_it_failed_is_noticed() {
     for backend in BACKENDS {
-        let noticed = run_all(&config(backend, false), &[Fault::FailedSync], 1, Some(Mistake::RepeatedSync));
+        let noticed = run_all(&config(backend, false), &[Fault::FailedSync], (0, 1), Some(Mistake::RepeatedSync));
         let violation = noticed.map(drop).expect_err("RepeatedSync was not noticed");
         println!("RepeatedSync: {violation}");
         let promises: [Promise; 4] = [IsFound, Opens, RightBytes, NotBackAfterPowerLoss];

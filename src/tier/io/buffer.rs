@@ -82,7 +82,7 @@ impl FixedBuffer {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may")]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 mod tests {
     use super::*;
     use crate::base::status::NMC_ERR_NO_MEMORY;
@@ -96,5 +96,39 @@ mod tests {
             buffer.fill(7);
         }
         assert_eq!(Buffer::new(usize::MAX).err().unwrap().status, NMC_ERR_NO_MEMORY);
+    }
+
+    /// What the kernel was told about the pages at an address, two letters for each thing.
+    fn told(address: u64) -> Vec<String> {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        for line in maps.lines() {
+            let first = line.split_whitespace().next().unwrap_or_default();
+            if let Some((from, to)) = first.split_once('-').filter(|_| !first.ends_with(':')) {
+                let number = |text| u64::from_str_radix(text, 16).unwrap();
+                inside = (number(from)..number(to)).contains(&address);
+            } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
+                return flags.split_whitespace().map(Into::into).collect();
+            }
+        }
+        panic!("nothing is at {address:#x}");
+    }
+
+    #[test]
+    fn what_rings_know_for_good_is_in_pages_of_the_usual_size() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            println!("SKIPPED: the kernel has no huge pages that it could be told to leave out");
+            return;
+        }
+        let fixed = FixedBuffer::new(4 << 20).unwrap();
+        let bytes = fixed.bytes() as u64;
+        for address in [fixed.address(), fixed.address() + bytes / 2, fixed.address() + bytes - BLOCK as u64] {
+            let flags = told(address);
+            assert!(flags.iter().any(|flag| flag == "nh"), "{flags:?}");
+        }
+        // Control: other memory of that size is wanted in huge pages.
+        let other = Buffer::new(4 << 20).unwrap();
+        let flags = told(other.as_ptr() as u64 + (2 << 20));
+        assert!(flags.iter().any(|flag| flag == "hg") && !flags.iter().any(|flag| flag == "nh"), "{flags:?}");
     }
 }

@@ -120,7 +120,8 @@ pub trait File: Send + Sync {
         self.read(to, offset)
     }
 
-    /// Writes whole blocks from a buffer that is aligned as they are. Long ones are split into requests in flight together.
+    /// Writes whole blocks from a buffer that is aligned as they are. Long ones are one request of up to 1 GiB, which the kernel splits:
+    /// nobody waits for a part of what is written.
     fn write_aligned(&self, from: &[u8], offset: u64) -> Result<()> {
         check_aligned(from, offset)?;
         self.write(from, offset)

@@ -5,7 +5,6 @@
 use super::super::config::Evict;
 use super::super::directory::{Assign, Source};
 use super::Owner;
-use super::events::Happened;
 use crate::base::error::Result;
 use crate::base::log;
 use crate::base::memory;
@@ -13,6 +12,7 @@ use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, NM
 use crate::layout::disk::Fingerprint;
 use crate::store::disk::heat_now;
 use crate::store::master::{Stored, ToWrite};
+use crate::store::told::Happened;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries that end at a time, under the master's lock.

@@ -9,8 +9,6 @@ mod make_room;
 mod throttle;
 mod write;
 
-pub use events::{Event, Happened};
-
 use self::inbox::{Inbox, Job, RESULTS, Turns};
 use super::config::{Backend, Config, Evict, Stats};
 use super::directory::{Directory, Source};
@@ -32,6 +30,7 @@ use crate::layout::store::MAX_NAMESPACES;
 use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, HeldMemory, Mark, SpaceName};
 use crate::store::disk::{DiskMap, heat_now};
 use crate::store::master::{Admission, DiskContent, DiskCounts, MOST_HELD, Scope, Stored, ToWrite};
+use crate::store::told::Told;
 use crate::store::watch::Announcer;
 use crate::store::{MasterSlot, Policy};
 use crate::sync::{disk_entry, service_thread};
@@ -218,7 +217,7 @@ impl Running {
             changed: Condvar::new(),
             corrupt: AtomicU64::new(0),
             promoted: AtomicU64::new(0),
-            events: Mutex::new(events::Queue::new(config.events)),
+            events: Mutex::default(),
             announcer,
             newest_evicted: AtomicU64::new(0),
             throttle: Mutex::new(throttle::Throttle::new(config.write_bytes_per_s, Instant::now())),
@@ -380,6 +379,10 @@ impl DiskOwner for Owner {
             },
             _ => Err(Error::new(NMC_ERR_INVALID_ARG, format!("a tier has no call {what}"))),
         }
+    }
+
+    fn told(&self, disk: u64, since: u64, room: usize) -> Result<Told> {
+        self.told_since(disk, since, room)
     }
 }
 

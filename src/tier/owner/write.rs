@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::mem::limits;
+use crate::store::told::Happened;
 
 /// Values of which the master is told something small at a time: puts wait meanwhile.
 const TOLD_TOGETHER: usize = 16;
