@@ -324,6 +324,39 @@ fn what_memory_cannot_take_is_read_beside_it() {
     }
 }
 
+/// What others read makes nothing go that only memory has: it comes beside it, until that is on disk too.
+#[test]
+fn what_others_read_takes_nothing_from_memory_that_the_disk_does_not_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = embedded();
+    let tier = open_tier(&store, &tier_config(&dir, Backend::Bucket));
+    let mut node = NodeStore::new(&store).unwrap();
+    let wanted = key("kv", "wanted");
+    put_through(&mut node, put_id(1), &wanted, &value(100_000));
+    tier.offload(None).unwrap();
+    evict(&store);
+    let slot = slots_of(&mut node, std::slice::from_ref(&wanted))[0];
+    let fresh: Vec<String> = (0..40).map(|n| format!("fresh {n}")).collect();
+    fresh.iter().for_each(|key| put(&store, key.as_bytes(), &value(16_384)).unwrap());
+    let left = || fresh.iter().filter(|key| store.exists(key.as_bytes()).unwrap()).count();
+    // Those that are there when memory is full.
+    let before = left();
+    assert!((4..40).contains(&before), "memory is full: {before}");
+    for _ in 0..3 {
+        let read = pin(&mut node, slot, &wanted).unwrap();
+        assert_eq!(sent(&mut node, read.pin, 0, read.length), value(100_000));
+        assert_eq!((left(), node.staged()), (before, 100_000), "it is beside memory");
+        node.unpin(read.pin);
+    }
+    tier.offload(None).unwrap();
+    let read = pin(&mut node, slot, &wanted).unwrap();
+    assert_eq!((sent(&mut node, read.pin, 0, read.length), node.staged()), (value(100_000), 0));
+    assert_eq!(left(), before, "what made room is on disk");
+    node.unpin(read.pin);
+    drop(node);
+    drop((tier, store));
+}
+
 /// What is dropped or not wanted while it comes beside memory leaves nothing there, and never comes in part.
 #[test]
 fn what_ends_while_it_comes_beside_memory_is_whole_or_not_there() {

@@ -120,6 +120,31 @@ fn then_the_preferred_rank_evicts_and_then_the_others() {
 }
 
 /// The high watermark says what is full: a rank above it begins to evict, so the value goes elsewhere before.
+/// With watermarks and without.
+#[test]
+fn what_cannot_fit_makes_nothing_go() {
+    let usual = Config { page_bytes: 4096, ..Config::default() };
+    for config in [config(), Config { policy: nanomc::store::Policy::Lru, ..usual.clone() }, usual] {
+        let store = Store::embedded(&world(16, 1), &config).unwrap();
+        fill(&store, "hard", 6, &hard(on(0)));
+        put(&store, "pinned", 2, &on(0)).unwrap();
+        let held = pin(&store, "pinned");
+        fill(&store, "ordinary", 4, &on(0));
+        let left = || (0..4).filter(|n| place(&store, &format!("ordinary{n}")).is_some()).count();
+        assert_eq!(left(), 4);
+        // 8 pages stay, whatever goes.
+        for pages in [9, 12, 16] {
+            assert_eq!(status(put(&store, "large", pages, &on(0))), NMC_ERR_BUSY, "{pages}");
+            assert_eq!(status(put(&store, "large", pages, &anywhere(0))), NMC_ERR_BUSY, "{pages}");
+            assert_eq!(left(), 4, "{pages} pages");
+        }
+        put(&store, "large", 8, &on(0)).unwrap();
+        assert_eq!(left(), 0, "control: what fits makes them go");
+        store.unpin(held).unwrap();
+        put(&store, "larger", 10, &on(0)).unwrap();
+    }
+}
+
 #[test]
 fn a_rank_above_its_watermark_counts_as_full() {
     let config = Config { high_permille: 500, low_permille: 250, ..config() };

@@ -275,8 +275,8 @@ impl Store {
         self.entry_named(entry, epoch, key).map(|found| found.is_some())
     }
 
-    /// Pins whatever a key has by now. What is on the disk alone is brought into memory.
-    pub fn pin_key(&self, key: &[u8]) -> Result<Option<(Pin, Location)>> {
+    /// Pins what a key has. What is on disk alone comes into memory: as far as nothing has to go for it that only memory has, or like a put.
+    pub fn pin_key(&self, key: &[u8], gently: bool) -> Result<Option<(Pin, Location)>> {
         if let Look::Ready(held) = self.pin(key)? {
             return Ok(Some(held));
         }
@@ -284,7 +284,10 @@ impl Store {
             return Ok(None);
         }
         let mut came = Ok(false);
-        self.promote(&[key], self.rank(), |_, told| came = told);
+        match gently {
+            true => self.promote_gently(&[key], self.rank(), |_, told| came = told),
+            false => self.promote(&[key], self.rank(), |_, told| came = told),
+        }
         gone(came.map(|_| ()))?;
         match self.pin(key)? {
             Look::Ready(held) => Ok(Some(held)),

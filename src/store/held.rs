@@ -41,7 +41,9 @@ impl HeldMemory for Store {
     }
 
     fn promote(&self, namespace: u32, key: &[u8], rank: u32) -> bool {
-        self.in_namespace(namespace).promote_gently(key, rank)
+        let mut there = false;
+        self.in_namespace(namespace).promote_gently(&[key], rank, |_, came| there = matches!(came, Ok(true)));
+        there
     }
 }
 

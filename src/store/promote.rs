@@ -35,11 +35,9 @@ impl Store {
         self.promote_with(0, keys, rank, result);
     }
 
-    /// The same for one value, if nothing has to go for it that only memory has: the owner does it by itself.
-    pub(super) fn promote_gently(&self, key: &[u8], rank: u32) -> bool {
-        let mut there = false;
-        self.promote_with(FLAG_SPARES, &[key], rank, |_, came| there = matches!(came, Ok(true)));
-        there
+    /// The same, as far as nothing has to go for them that only memory has: nobody of the store has asked for them.
+    pub fn promote_gently(&self, keys: &[&[u8]], rank: u32, result: impl FnMut(usize, Result<bool>)) {
+        self.promote_with(FLAG_SPARES, keys, rank, result);
     }
 
     fn promote_with(&self, flags: u32, keys: &[&[u8]], rank: u32, mut result: impl FnMut(usize, Result<bool>)) {

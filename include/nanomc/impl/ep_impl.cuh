@@ -106,7 +106,8 @@ NMC_DEV void nmc_dev_impl_ep_fail(const nmc_ep_rank_t& d, uint32_t fault, uint32
 NMC_DEV void nmc_dev_impl_ep_tell(const nmc_ep_rank_t& d) {
   uint64_t* status = reinterpret_cast<uint64_t*>(d.status);
   const uint64_t word = nmc_dev_impl_ep_ld64(reinterpret_cast<const uint64_t*>(d.region[d.rank]));
-  if (nmc_dev_impl_ep_ld64(status) == 0) nmc_dev_impl_ep_st64(status, word);
+  /* A block that has seen nothing yet must not store that over what another one tells meanwhile. */
+  if (word != 0 && nmc_dev_impl_ep_ld64(status) == 0) nmc_dev_impl_ep_st64(status, word);
 }
 
 NMC_DEV bool nmc_dev_ep_failed(const nmc_ep_rank_t& d) {

@@ -3,8 +3,8 @@
 use crate::base::error::Error;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY,
-    NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_PERMISSION, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_VERSION,
-    name, nmc_status_t,
+    NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND, NMC_ERR_PERMISSION, NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE,
+    NMC_ERR_VERSION, name, nmc_status_t,
 };
 use crate::cluster::client::Outcome;
 use crate::cluster::wire::Message;
@@ -40,6 +40,7 @@ pub(super) fn words(status: nmc_status_t) -> &'static str {
         NMC_ERR_CANCELLED => "cancelled before it had ended",
         NMC_ERR_CORRUPT => "every copy that was read had a wrong checksum",
         NMC_ERR_NO_MEMORY => "no memory for it",
+        NMC_ERR_STALE => "it was removed or evicted, or its node began anew, before the put had ended",
         _ => name(status).to_str().unwrap_or("an unknown status"),
     }
 }

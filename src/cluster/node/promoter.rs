@@ -7,7 +7,8 @@ use super::storage::Wake;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE, NMC_ERR_PEER_LOST, NMC_ERR_UNAVAILABLE, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_LIMIT, NMC_ERR_NO_SPACE, NMC_ERR_PEER_LOST, NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE,
+    nmc_status_t,
 };
 use crate::cluster::net::ByNumber;
 use crate::store::Store;
@@ -38,10 +39,21 @@ struct Job {
 impl Job {
     /// Brings its value into memory, or beside it.
     fn read(&self, room: &Arc<Room>) -> Came {
-        match self.store.pin_key(&self.key) {
-            Err(error) if NO_ROOM.contains(&error.status) => staged::read(&self.store, &self.key, room),
-            held => Ok(held?.map(|(pin, location)| Value::Held(pin, location))),
-        }
+        // Nothing goes for it that only memory has: nobody of the store has asked for it.
+        let held = match self.store.pin_key(&self.key, true) {
+            Err(error) if NO_ROOM.contains(&error.status) => match staged::read(&self.store, &self.key, room) {
+                // But for what never fits beside memory.
+                Err(never) if never.status == NMC_ERR_TOO_SMALL => {
+                    self.store.pin_key(&self.key, false).map_err(|error| {
+                        let full = NO_ROOM.contains(&error.status);
+                        if full { Error { status: NMC_ERR_BUSY, ..never } } else { error }
+                    })
+                }
+                read => return read,
+            },
+            held => held,
+        };
+        Ok(held?.map(|(pin, location)| Value::Held(pin, location)))
     }
 }
 
@@ -158,7 +170,7 @@ impl Shared {
                 keys.iter_mut().zip(jobs.iter()).for_each(|(key, job)| *key = &job.key);
                 if let [first, _, ..] = &jobs[..] {
                     // How that went is seen below.
-                    first.store.promote(&keys[..jobs.len()], first.store.rank(), |_, _| {});
+                    first.store.promote_gently(&keys[..jobs.len()], first.store.rank(), |_, _| {});
                 }
                 read.extend(jobs.iter().map(|job| job.read(&self.room)));
             });

@@ -5,7 +5,7 @@
 use super::bounce::Bounce;
 use crate::base::error::{Error, Result};
 use crate::base::log;
-use crate::base::status::NMC_ERR_BUSY;
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_TOO_SMALL};
 use crate::cluster::net::Span;
 use crate::store::Store;
 use crate::store::agent::{FromDisk, Reached};
@@ -44,7 +44,7 @@ impl Room {
         self.used.load(Relaxed)
     }
 
-    /// Memory for so many bytes. BUSY while others have too much, and for what would not fit if nobody had anything.
+    /// Memory for so many bytes. BUSY while others have too much, TOO_SMALL for what would not fit if nobody had anything.
     fn take(self: &Arc<Self>, bytes: u64) -> Result<Taken> {
         let most = self.most;
         if bytes > most {
@@ -55,7 +55,7 @@ impl Room {
                     format!("cluster: others cannot read what is on disk, which is said once: {why}")
                 });
             }
-            return Err(Error::new(NMC_ERR_BUSY, why));
+            return Err(Error::new(NMC_ERR_TOO_SMALL, why));
         }
         let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= most);
         if let Err(used) = self.used.fetch_update(Relaxed, Relaxed, more) {
@@ -144,8 +144,8 @@ mod tests {
         let (busy, why) = status(41).unwrap();
         assert!(busy == NMC_ERR_BUSY && why.contains("60 of 100"), "{why}");
         let (busy, why) = status(101).unwrap();
-        assert!(busy == NMC_ERR_BUSY && why.contains("too few for a value of 101"), "{why}");
-        assert_eq!(status(u64::MAX).unwrap().0, NMC_ERR_BUSY);
+        assert!(busy == NMC_ERR_TOO_SMALL && why.contains("too few for a value of 101"), "{why}");
+        assert_eq!(status(u64::MAX).unwrap().0, NMC_ERR_TOO_SMALL);
         let second = room.take(40).unwrap();
         assert!(status(0).is_none() && status(1).is_some());
         drop(first);

@@ -99,7 +99,11 @@ impl Master {
         mut budget: usize,
     ) -> Result<(u32, Option<Run>)> {
         let Need { pages, key_len, metadata_len, contiguous, spares } = need;
-        self.approach_low(view, owner, need, now, &mut budget);
+        // What cannot come makes nothing go.
+        let mut possible = self.may_fit(view, owner, need);
+        if possible {
+            self.approach_low(view, owner, need, now, &mut budget);
+        }
         let mut last_resort = true;
         loop {
             let header = self.lists.head(FREE);
@@ -122,7 +126,7 @@ impl Master {
             }
             let short_of_pages = header.is_some() && !need.fits(&self.ranks[owner as usize].pages);
             let goal = Goal { objects: BATCH, pages: pages.max(1), soft: true, spares };
-            let mut evicted = self.evict_some(view, owner, goal, now, &mut budget);
+            let mut evicted = if possible { self.evict_some(view, owner, goal, now, &mut budget) } else { 0 };
             // Headers and keys are everybody's: any rank can give them back.
             let others = if short_of_pages { 0..0 } else { 0..view.layout.params.world_size };
             for rank in others {
@@ -138,8 +142,38 @@ impl Master {
                 self.sweep_quarantine(view, SWEEP);
                 self.sweep_limbo(view, BUDGET);
                 self.hurry_flush(view, HURRIED_STEPS);
+                possible = possible || self.may_fit(view, owner, need);
             }
         }
+    }
+
+    /// Whether a value of more than a page might fit a rank if everything went that can. Where that takes long to see, it might.
+    fn may_fit(&mut self, view: &View<'_>, owner: u32, need: Need) -> bool {
+        let pages = &self.ranks[owner as usize].pages;
+        let mut short = need.pages.saturating_sub(pages.units() - pages.used());
+        if need.pages <= 1 || short == 0 {
+            return true;
+        }
+        self.read_pins(view);
+        let mut looked = 0;
+        for level in 0.. {
+            let Some(list) = self.ranks[owner as usize].queues.nth(level) else { return false };
+            let mut next = self.lists.head(list);
+            while let Some(index) = next {
+                next = self.lists.after(index);
+                looked += 1;
+                let book = self.books.get(index as usize);
+                let stays = self.is_pinned(index)
+                    || need.spares
+                        && disk::is_admitted(self.disk.as_ref(), view, index, book)
+                        && !disk::is_clean(self.disk.as_ref(), index, book);
+                short = short.saturating_sub(if stays { 0 } else { self.book(index).pages });
+                if short == 0 || looked > BUDGET {
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     pub(super) fn fullest(&self) -> u32 {
@@ -336,8 +370,8 @@ impl Master {
         Error::new(
             NMC_ERR_BUSY,
             format!(
-                "rank {owner} has {} of {} pages free (largest run {}), {pages} are needed, and everything else is \
-                 pinned, retained or being written; try again later",
+                "rank {owner} has {} of {} pages free (largest run {}), {pages} are needed, and too little of the rest \
+                 is not pinned, retained or being written; try again later",
                 frag.free_units,
                 rank.pages.units(),
                 frag.largest_run
