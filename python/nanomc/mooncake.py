@@ -494,7 +494,7 @@ def _each(count: int, call: Callable[[], List[int]]) -> List[int]:
 def _with_port(hostname: str) -> Tuple[str, bool]:
     """The name of this machine with a port, and whether that was chosen here: a free one of 12300 to 14299."""
     host, found, port = hostname.rpartition(":")
-    if found and port.isdigit():
+    if found and port.isdigit() or hostname.startswith("unix:"):
         return hostname, False
     for candidate in random.sample(_PORTS, 100):
         try:

@@ -8,7 +8,7 @@ use super::staging::{Lent, Staging};
 use super::sys;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_INVALID_ARG};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_INVALID_ARG, NMC_ERR_UNSUPPORTED};
 use crate::store::Store;
 use crate::store::backing::DiskEntry;
 use crate::store::read::Look;
@@ -217,7 +217,11 @@ impl Tier {
         if self.running.as_ref().is_some_and(|running| !running.owner().keeps_events()) {
             return Ok(None);
         }
-        self.store.next_event()
+        match self.store.next_event() {
+            // Another handle of the owner's process is told the same.
+            Err(error) if error.status == NMC_ERR_UNSUPPORTED && self.store.host().is_some() => Ok(None),
+            next => next,
+        }
     }
 
     /// Ends or begins offloading. What is being written is written.

@@ -274,7 +274,7 @@ fn buckets_have_numbers_for_years() {
         }
     }
     let config = config(&dir);
-    used_up_to(&config, format::MAX_BUCKET - 2);
+    used_up_to(&config, format::MAX_BUCKET - 3);
     let store = store();
     let tier = open(&store, &config);
     put(&store, "last", b"v");
@@ -282,6 +282,11 @@ fn buckets_have_numbers_for_years() {
     put(&store, "one more", b"v");
     assert_eq!(tier.offload(None).unwrap_err().status, NMC_ERR_LIMIT);
     assert_eq!(get(&store, "one more").unwrap(), b"v");
+    let (mut keys, mut cursor) = (Vec::new(), 0);
+    while let Some(found) = store.next(cursor).unwrap() {
+        (cursor, _) = (found.cursor, keys.push(found.key));
+    }
+    assert_eq!(keys, [&b"last"[..], b"one more"]);
 }
 
 #[test]

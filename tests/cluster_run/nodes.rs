@@ -61,6 +61,7 @@ fn masters_and_nodes_listen_at_sockets_of_a_folder() {
         status(Config { host: path(&"n".repeat(80 - dir.path().as_os_str().len())), ..config() }),
         Some(NMC_ERR_INVALID_ARG)
     );
+    assert_eq!(status(Config { host: "unix:nodes".into(), ..config() }), Some(NMC_ERR_INVALID_ARG));
     let far = Config { masters: vec!["192.0.2.1:1".into()], token: "t".into(), ..config() };
     assert_eq!(status(far), Some(NMC_ERR_INVALID_ARG));
 }

@@ -418,7 +418,11 @@ impl Given {
                 self.refuse("port", "leaves nobody a way to come: say with --listen where framed connections do")
             );
         }
-        let anywhere = options.address.is_some_and(|at| at.ip().is_unspecified());
+        let framed = options.listen.first().and_then(|address| match address {
+            Address::Tcp(at) => Some(*at),
+            Address::Unix(_) => None,
+        });
+        let anywhere = options.address.or(framed).is_some_and(|at| at.ip().is_unspecified());
         if options.etcd.is_some() && options.advertise.is_none() && anywhere {
             let why = "is every address of this machine: say with --advertise HOST:PORT how clients call this master";
             return Err(self.refuse("host", why));

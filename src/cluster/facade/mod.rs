@@ -81,6 +81,11 @@ impl Cluster {
         let masters = memory::try_collect(config.masters.iter().map(|m| Address::resolve(m, Some(MASTER_PORT))))?;
         let (host, folder) = match Address::resolve(&config.host, Some(0))? {
             Address::Tcp(host) => (host, None),
+            Address::Unix(folder) if folder.is_relative() => crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "\"{}\" is not a whole path: others would look for it elsewhere",
+                config.host
+            ),
             Address::Unix(folder) => (SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), Some(folder)),
         };
         if folder.is_some() && masters.iter().any(|m| !m.is_local()) {

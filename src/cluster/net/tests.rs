@@ -554,18 +554,18 @@ fn a_handshake_that_somebody_begins_and_leaves_ends_by_itself() {
 #[test]
 fn who_takes_little_of_what_a_socket_holds_is_not_ended() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut near = Net::new(Limits { stall_ms: 50, ..Limits::default() }).unwrap();
+    let mut near = Net::new(Limits { stall_ms: 1000, ..Limits::default() }).unwrap();
     let peer = near.connect(&Address::Tcp(listener.local_addr().unwrap())).unwrap();
-    let from = value(6 << 20);
+    let from = value(12 << 20);
     near.send_value(peer, &fetched(from.len()), spans(&from, from.len()), Some(1)).unwrap();
     let mut slow = listener.accept().unwrap().0;
     slow.set_nonblocking(true).unwrap();
-    let mut few = [0; 8 << 10];
-    // The socket takes more when a third of what it holds has left: some hundred times as much.
+    let mut few = [0; 4 << 10];
+    // The socket takes more when a third of what it holds has left: some hundred times as much, and after more than that second.
     let mut left = from.len();
-    while left > 3 << 20 {
+    while left > 9 << 20 {
         left -= slow.read(&mut few).unwrap_or(0);
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(4));
         assert!(!matches!(turn(&mut near), Some(Heard::Closed(_))), "{left} bytes are left");
         near.end_stalled();
     }

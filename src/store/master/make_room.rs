@@ -100,7 +100,7 @@ impl Master {
     ) -> Result<(u32, Option<Run>)> {
         let Need { pages, key_len, metadata_len, contiguous, spares } = need;
         // What cannot come makes nothing go.
-        let mut possible = self.may_fit(view, owner, need);
+        let mut possible = self.may_fit(view, owner, need, budget);
         if possible {
             self.approach_low(view, owner, need, now, &mut budget);
         }
@@ -128,7 +128,7 @@ impl Master {
             let goal = Goal { objects: BATCH, pages: pages.max(1), soft: true, spares };
             let mut evicted = if possible { self.evict_some(view, owner, goal, now, &mut budget) } else { 0 };
             // Headers and keys are everybody's: any rank can give them back.
-            let others = if short_of_pages { 0..0 } else { 0..view.layout.params.world_size };
+            let others = if short_of_pages || !possible { 0..0 } else { 0..view.layout.params.world_size };
             for rank in others {
                 if evicted == 0 && rank != owner {
                     evicted = self.evict_some(view, rank, goal, now, &mut budget);
@@ -142,19 +142,20 @@ impl Master {
                 self.sweep_quarantine(view, SWEEP);
                 self.sweep_limbo(view, BUDGET);
                 self.hurry_flush(view, HURRIED_STEPS);
-                possible = possible || self.may_fit(view, owner, need);
+                possible = possible || self.may_fit(view, owner, need, budget);
             }
         }
     }
 
     /// Whether a value of more than a page might fit a rank if everything went that can. Where that takes long to see, it might.
-    fn may_fit(&mut self, view: &View<'_>, owner: u32, need: Need) -> bool {
+    fn may_fit(&mut self, view: &View<'_>, owner: u32, need: Need, budget: usize) -> bool {
         let pages = &self.ranks[owner as usize].pages;
         let mut short = need.pages.saturating_sub(pages.units() - pages.used());
         if need.pages <= 1 || short == 0 {
             return true;
         }
         self.read_pins(view);
+        let budget = if need.spares { budget / 16 } else { budget };
         let mut looked = 0;
         for level in 0.. {
             let Some(list) = self.ranks[owner as usize].queues.nth(level) else { return false };
@@ -168,7 +169,7 @@ impl Master {
                         && disk::is_admitted(self.disk.as_ref(), view, index, book)
                         && !disk::is_clean(self.disk.as_ref(), index, book);
                 short = short.saturating_sub(if stays { 0 } else { self.book(index).pages });
-                if short == 0 || looked > BUDGET {
+                if short == 0 || looked > budget {
                     return true;
                 }
             }

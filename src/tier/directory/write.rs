@@ -37,7 +37,8 @@ impl Directory {
     /// The number of a new bucket.
     fn reserve(&self) -> Result<u64> {
         let id = self.next_bucket.load(Relaxed);
-        if id >= MAX_BUCKET {
+        // A listing goes on behind the last one.
+        if id >= MAX_BUCKET - 1 {
             crate::bail!(NMC_ERR_LIMIT, "all {MAX_BUCKET} numbers of buckets were used");
         }
         if id > self.reserved.load(Relaxed) {
