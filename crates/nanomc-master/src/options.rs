@@ -251,9 +251,8 @@ pub fn read(words: Vec<String>, environment: impl Fn(&str) -> Option<String>) ->
         if value.is_empty() {
             return Err(Failure::usage(format!("--{} is empty; without it the default counts", option.name)));
         }
-        if given.values.insert(option.name, (value, format!("--{}", option.name))).is_some() {
-            return Err(Failure::usage(format!("--{} is there twice", option.name)));
-        }
+        // The last one counts: a script can add its own behind those of others.
+        given.values.insert(option.name, (value, format!("--{}", option.name)));
     }
     for option in options() {
         let variable = format!("{ENVIRONMENT}{}", option.name.to_uppercase());
@@ -554,15 +553,12 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_is_empty_or_there_twice_is_refused() {
+    fn a_flag_that_is_empty_is_refused_and_of_several_the_last_counts() {
         for words in [&["--port="][..], &["--port", ""], &["-port="]] {
             assert!(refusal(words).starts_with("--port is empty"), "{words:?}");
         }
-        // However it is spelled, and whether it says the same or not.
-        let twice = [&["--max_threads", "2", "-max-threads=3"][..], &["--max_threads=2", "--max_threads=2"]];
-        for words in twice {
-            assert_eq!(refusal(words), "--max_threads is there twice");
-        }
+        // However it is spelled.
+        assert_eq!(read_with(&["--max_threads", "2", "-max-threads=3"], &[]).unwrap().max_threads, 3);
         // Control: once, and not empty. An empty variable still says nothing, and so does an empty line of the file.
         let config = file("# port = 9\nstrategy =\nmax_threads = 7 # not a comment\n", 0o644);
         let path = config.path().to_str().unwrap();
