@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, Tuple, Union
 
 #: Version of everything in this file. A process that attaches to memory of another version is refused.
-LAYOUT_VERSION = 5
+LAYOUT_VERSION = 6
 #: What one writer must not share with another, in bytes.
 CACHE_LINE = 64
 #: Most ranks in one world.
