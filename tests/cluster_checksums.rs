@@ -14,7 +14,7 @@ use nanomc::cluster::net::Span;
 use nanomc::cluster::submit::Sum;
 use nanomc::cluster::wire::Replicate;
 use nanomc::mem::HeapKind;
-use nanomc::store::read::Look;
+use nanomc::store::types::Look;
 use nanomc::store::{self, Store};
 use std::time::{Duration, Instant};
 

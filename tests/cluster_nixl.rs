@@ -14,9 +14,9 @@ use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions, Scope};
 use nanomc::cluster::nixl::sys::Library;
 use nanomc::cluster::submit::Sum;
+use nanomc::store::Store;
 use nanomc::store::copy::{Pieces, Slice};
-use nanomc::store::read::Look;
-use nanomc::store::{Store, write};
+use nanomc::store::types::{Look, PutOptions as Put};
 use nanomc::tier::{self, Tier};
 use random::Random;
 use std::io::{BufRead, BufReader, Write as _};
@@ -256,7 +256,7 @@ fn what_is_beside_a_full_memory_goes_by_tcp() {
     let slices = [slice(&bytes)];
     let Look::Ready((pin, _)) = store.pin(b"in memory").unwrap() else { panic!("it was just put") };
     let mut held = vec![pin];
-    while store.put(&held.len().to_le_bytes(), &Pieces::Slices(&slices), &write::PutOptions::DEFAULT).is_ok() {
+    while store.put(&held.len().to_le_bytes(), &Pieces::Slices(&slices), &Put::DEFAULT).is_ok() {
         let Look::Ready((pin, _)) = store.pin(&held.len().to_le_bytes()).unwrap() else { panic!("it was just put") };
         held.push(pin);
     }

@@ -136,7 +136,7 @@ impl Node {
         let slices = [slice(value)];
         for key in keys {
             let pieces = Pieces::Slices(&slices);
-            self.store.put(key.as_ref().as_bytes(), &pieces, &store::write::PutOptions::DEFAULT).unwrap();
+            self.store.put(key.as_ref().as_bytes(), &pieces, &store::types::PutOptions::DEFAULT).unwrap();
         }
         self.sync();
     }
@@ -243,7 +243,7 @@ fn who_takes_a_value_byte_by_byte_does_not_hold_it_for_ever() {
     reader.read_exact(&mut few).unwrap();
     // Another value is put, for which this one has to go.
     let (late, slices) = (Instant::now() + Duration::from_secs(30), [slice(&value)]);
-    while node.store.put(b"other", &Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT).is_err() {
+    while node.store.put(b"other", &Pieces::Slices(&slices), &store::types::PutOptions::DEFAULT).is_err() {
         assert!(Instant::now() < late, "it is held for ever");
         // The reader takes something all the time.
         let _ = reader.read(&mut few);

@@ -21,7 +21,7 @@ use nanomc::cluster::node::storage::{Tail, Wanted};
 use nanomc::cluster::node::{Hold, Memory, NodeStore, Pinned, Plan, Storage};
 use nanomc::cluster::types::{ObjectKey, Position, PutId};
 use nanomc::cluster::wire::{Fact, Metadata, Published};
-use nanomc::store::write::PutOptions;
+use nanomc::store::types::PutOptions;
 use nanomc::store::{Config, Masters, Store};
 use nanomc::world::{Hosting, World};
 use node::{Directory, HEADERS, all, config, fill, key, put_id};
@@ -109,7 +109,7 @@ fn put_through(node: &mut NodeStore, put: PutId, key: &ObjectKey, value: &[u8]) 
 /// Retains all that a rank has room for, and gives how many that are.
 fn fill_rank(node: &mut NodeStore, segment: u32) -> u64 {
     let metadata = Metadata::default();
-    let retain = nanomc::store::evict::Retain::Hard.code();
+    let retain = nanomc::store::types::Retain::Hard.code();
     for n in 0.. {
         let (put, key) = (put_id(1000 + n), key("", &format!("full{n}")));
         let wanted = Wanted { segment, retain, ..wanted(put, &key, 8 * 4096, &metadata) };

@@ -21,8 +21,7 @@ use nanomc::cluster::node::{Hold, Memory, NodeStore, Offer, Pinned, Plan, Storag
 use nanomc::cluster::types::{Media, ObjectKey, Position, PutId, terms_of};
 use nanomc::cluster::wire::{Fact, Metadata, Published};
 use nanomc::layout::store::ON_DISK;
-use nanomc::store::read::{Look, Pin};
-use nanomc::store::write::PutOptions;
+use nanomc::store::types::{Look, Pin, PutOptions};
 use nanomc::store::{Masters, Store};
 use nanomc::tier::{self, Backend, Tier};
 use nanomc::world::{Hosting, World};

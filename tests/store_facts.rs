@@ -10,8 +10,8 @@ mod random;
 mod values;
 
 use nanomc::layout::store::Fact;
-use nanomc::store::facts::Tail;
-use nanomc::store::write::PutOptions;
+use nanomc::store::types::PutOptions;
+use nanomc::store::watch::Tail;
 use nanomc::store::{Config, Store};
 use random::Random;
 use std::collections::BTreeMap;

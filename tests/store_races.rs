@@ -15,8 +15,7 @@ use nanomc::base::Deadline;
 use nanomc::base::status::*;
 use nanomc::ffi::store as c;
 use nanomc::store::copy::Pieces;
-use nanomc::store::read::Look;
-use nanomc::store::write::PutOptions;
+use nanomc::store::types::{Look, PutOptions};
 use nanomc::store::{Config, Policy, Store};
 use nanomc::world::World;
 use std::io::{BufRead as _, BufReader};
@@ -465,8 +464,7 @@ fn a_client_that_left_and_died_holds_no_pins() {
 
 #[test]
 fn a_quota_evicts_soft_ones_last() {
-    use nanomc::store::evict::Retain;
-    use nanomc::store::master::Keep;
+    use nanomc::store::types::{Keep, Retain};
     let keep = |retain, priority| PutOptions { keep: Keep { retain, priority, ttl_ms: 0 }, ..PutOptions::DEFAULT };
     let mut wrong = Vec::new();
     for (name, high) in [("soft", keep(Retain::Soft, 0)), ("priority 2", keep(Retain::None, 2))] {
@@ -501,8 +499,7 @@ fn a_quota_evicts_soft_ones_last() {
 
 #[test]
 fn a_quota_takes_what_was_soft_and_is_over_for_an_ordinary_object() {
-    use nanomc::store::evict::Retain;
-    use nanomc::store::master::Keep;
+    use nanomc::store::types::{Keep, Retain};
     let soft = PutOptions { keep: Keep { retain: Retain::Soft, priority: 0, ttl_ms: 1 }, ..PutOptions::DEFAULT };
     let run = |quota: bool| {
         let pages = if quota { 64 } else { 4 };

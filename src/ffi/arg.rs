@@ -6,7 +6,7 @@ use super::store_types::nmc_buffer_t;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_INVALID_ARG;
 use crate::store::copy::Slice;
-use crate::store::master::{bad_key, check_key};
+use crate::store::types::{bad_key, check_key};
 
 #[cold]
 fn bad_array(address: usize, n: usize, name: &str) -> Error {

@@ -47,7 +47,7 @@ pub(crate) use config::put_struct;
 
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_OK, nmc_status_t};
-use crate::store::master::{SHOWN, not_found};
+use crate::store::types::{SHOWN, not_found};
 use crate::sync::panics;
 use std::cell::{Cell, RefCell};
 

@@ -14,7 +14,7 @@ use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_TOO_SMALL, NMC_NOT_READY, NMC_OK, nmc_status_t};
 use crate::store::Store;
 use crate::store::copy::{Pieces, Rows, Slice};
-use crate::store::read::{Look, Presence};
+use crate::store::types::{Look, Presence};
 use crate::world::World;
 use std::ffi::c_void;
 

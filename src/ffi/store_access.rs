@@ -10,8 +10,7 @@ use super::{guard, guard_status, optional_out, out};
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_OK, nmc_status_t};
 use crate::store::Store;
-use crate::store::master::Opened;
-use crate::store::read::{Extents, Location, Look, Pin};
+use crate::store::types::{Extents, Location, Look, Opened, Pin};
 use std::ffi::c_void;
 
 /// Stores where in memory an object is, without pinning it: by the time the caller looks there, it may be gone.

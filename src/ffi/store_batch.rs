@@ -12,8 +12,7 @@ use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND, NMC_NOT_READY, NMC_OK, nmc_status_t};
 use crate::store::copy::Pieces;
-use crate::store::read::Look;
-use crate::store::write::PutOptions;
+use crate::store::types::{Look, PutOptions};
 
 /// Where the results of the items of a batch go.
 pub(super) struct Statuses<'a> {

@@ -12,7 +12,7 @@ use super::{guard, guard_status, optional_out, out};
 use crate::base::Deadline;
 use crate::base::error::Result;
 use crate::base::status::{NMC_OK, nmc_status_t};
-use crate::store::watch::Completion;
+use crate::store::completions::Completion;
 use crate::store::{RankStats, RetryHint, Stats, Store, percentile};
 use std::ffi::{c_char, c_void};
 

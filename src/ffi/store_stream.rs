@@ -9,8 +9,8 @@ use super::{guard, guard_status, out};
 use crate::base::status::{NMC_OK, nmc_status_t};
 use crate::cuda::GivenStream;
 use crate::store::copy::Pieces;
-use crate::store::read::Look;
 use crate::store::stream::DevicePin;
+use crate::store::types::Look;
 use std::ffi::c_void;
 
 /// cbindgen:ignore

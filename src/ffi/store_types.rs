@@ -11,9 +11,7 @@ use crate::store::Store;
 use crate::store::config::{
     Config, DEFAULT_HIGH, DEFAULT_LOW, DEFAULT_PAGE_BYTES, DEFAULT_PIN_SLOTS, DEFAULT_WATCHDOG_MS, Policy,
 };
-use crate::store::evict::Retain;
-use crate::store::master::Keep;
-use crate::store::write::{PutOptions, Wait};
+use crate::store::types::{Keep, PutOptions, Retain, Wait};
 use std::ffi::c_void;
 use std::time::Duration;
 
@@ -287,7 +285,7 @@ pub struct nmc_completion_t {
 
 /// Most completions of one client that wait to be taken. When there are more, the oldest go.
 pub const NMC_MAX_COMPLETIONS: u32 = 65536;
-const _: () = assert!(NMC_MAX_COMPLETIONS as usize == crate::store::watch::MAX_COMPLETIONS);
+const _: () = assert!(NMC_MAX_COMPLETIONS as usize == crate::store::completions::MAX_COMPLETIONS);
 
 /// When a call that found no room may be worth repeating (`nmc_store_retry_hint`).
 /// Start from `NMC_RETRY_HINT_INIT`.

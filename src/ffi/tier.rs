@@ -15,7 +15,7 @@ use crate::base::deadline::MAX_TIMEOUT_MS;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_NOT_READY, NMC_OK, nmc_status_t};
-use crate::store::read::Look;
+use crate::store::types::Look;
 use crate::tier::{Happened, Tier};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};

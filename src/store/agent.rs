@@ -1,22 +1,19 @@
 //! What the agent of a node needs of its store beside what programs do: a client of its own, puts that a cluster has named,
 //! objects by header or entry and epoch, and the place in the cluster's drop log. Everything that changes something asks the master.
 
-use super::Store;
-use super::backing::DiskEntry;
-use super::client::Client;
-use super::copy::{Pieces, Slice};
-use super::evict::Retain;
-use super::facts::Described;
-use super::master::{Opened, check_key, namespace_word, show};
-use super::promote::keep_of;
-use super::read::{LOOKS, Location, Look, Pin};
-use super::wire::Request;
-use super::write::PutOptions;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
 use crate::layout::store::{MAX_NAMESPACES, ON_DISK, ObjectHeader, PRIORITY_SHIFT, RETAIN_SHIFT};
+use crate::store::client::{Client, Store};
+use crate::store::copy::{Pieces, Slice};
+use crate::store::disk::DiskEntry;
+use crate::store::read::LOOKS;
+use crate::store::types::{Location, Look, Opened, Pin, PutOptions, Retain, check_key, namespace_word, show};
+use crate::store::watch::Described;
+use crate::store::wire::Request;
+use crate::store::write::keep_of;
 use crate::sync::object;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

@@ -5,20 +5,6 @@ mod listing;
 mod promote;
 mod through;
 
-use super::backing::{
-    DiskEntry, DiskGrant, DiskInfo, DiskOwner, DiskRead, DiskReader, DiskRecord, Mark, NextOnDisk, SpaceName, Target,
-    Wanted,
-};
-use super::config::{Config, Policy};
-use super::copy::{Pieces, Slice};
-use super::disk::{DiskAccess, DiskMap, DiskSeat};
-use super::evict::Retain;
-use super::master::{DiskContent, Keep, Master, OnDisk, Scope, Stored, ToWrite};
-use super::read::{Look, Presence, Sums};
-use super::strays::{put as put_with, world};
-use super::told::Told;
-use super::write::PutOptions;
-use super::{MasterSlot, PLACE_SHIFT, Store};
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::random::Random;
@@ -27,6 +13,17 @@ use crate::base::status::{
     NMC_ERR_UNSUPPORTED, NMC_NOT_READY,
 };
 use crate::layout::disk::{Entry, Space, Spot, fingerprint};
+use crate::store::client::Store;
+use crate::store::config::{Config, Policy};
+use crate::store::copy::{Pieces, Slice};
+use crate::store::disk::{
+    DiskAccess, DiskContent, DiskEntry, DiskGrant, DiskInfo, DiskMap, DiskOwner, DiskRead, DiskReader, DiskRecord,
+    DiskSeat, Mark, NextOnDisk, OnDisk, PLACE_SHIFT, Scope, SpaceName, Stored, Target, ToWrite, Told, Wanted,
+};
+use crate::store::master::Master;
+use crate::store::serve::MasterSlot;
+use crate::store::test_store::{put as put_with, world};
+use crate::store::types::{Keep, Look, Presence, PutOptions, Retain, Sums};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::SeqCst;

@@ -1,6 +1,5 @@
 //! The two slabs of a store, mapped.
 
-use super::hash::KeyHash;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::id;
@@ -9,6 +8,7 @@ use crate::cuda::{Device, HostRegistration};
 use crate::layout::store::{Layout, Params, View};
 use crate::mem::slab::reopen;
 use crate::mem::{MappedView, Slab};
+use crate::store::hash::KeyHash;
 use once_cell::sync::OnceCell;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;

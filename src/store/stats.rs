@@ -1,11 +1,10 @@
 //! Numbers about a store, without asking the master: it keeps its counters in shared memory, and a client has its own.
 
-use super::Store;
-use super::counters::{BUCKETS, Totals};
-use super::wire::Request;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::layout::store::RankCounters;
+use crate::store::client::{BUCKETS, Store, Totals};
+use crate::store::wire::Request;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

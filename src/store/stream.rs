@@ -2,10 +2,6 @@
 //! kernels need to do these themselves. Everything here only enqueues.
 #![allow(unsafe_code, reason = "streams store to words of the store, and copy, by address")]
 
-use super::Store;
-use super::copy::{Cursor, Pieces, walk};
-use super::master::{Opened, not_found, show};
-use super::read::{Location, Look, Pin, check_within, located, shaped};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_NOT_FOUND, NMC_ERR_UNSUPPORTED};
@@ -13,6 +9,9 @@ use crate::cuda::GivenStream;
 use crate::cuda::{self, Device, Reach, STRETCHES, Stretch};
 use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN};
 use crate::mem::HeapKind;
+use crate::store::client::Store;
+use crate::store::copy::{Cursor, Pieces, walk};
+use crate::store::types::{Location, Look, Opened, Pin, check_within, located, not_found, shaped, show};
 use crate::sync::object;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -231,7 +230,7 @@ impl Store {
 
     /// Pins an object in a reserved slot, which must be empty: what a captured unpin emptied, or was never used.
     pub fn pin_slot(&self, slot: u32, key: &[u8]) -> Result<Look<(Pin, Location)>> {
-        super::master::check_key(key)?;
+        crate::store::types::check_key(key)?;
         self.check_slot(slot)?;
         let view = self.client.view();
         if self.slot_word(view, slot).is_none_or(|word| object::scan(word) != 0) {

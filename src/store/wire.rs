@@ -1,14 +1,12 @@
 //! What clients ask of a master in another process, and its answers: one packet each. A call may carry many items; the
 //! answer has one result for each.
 
-use super::backing::ReadFrom;
-use super::evict::Retain;
-use super::master::{ClientInfo, Keep, OpenRequest, Opened, Role};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NO_MEMORY, NMC_ERR_PROTOCOL, NMC_OK};
 use crate::layout::store::{MAX_KEY, PARAM_WORDS, Params};
 use crate::rpc::packet::{Cursor, Field, REFUSAL, Refusal, Service, message_structs};
+use crate::store::types::{ClientInfo, Keep, OpenRequest, Opened, ReadFrom, Retain, Role};
 use std::fmt::Write as _;
 
 /// The master of a store. "STO" and the version of its packets: it changes with them, and with what both sides keep in shared

@@ -1,6 +1,6 @@
 //! What a tier is opened with, and what it tells about itself.
 
-use crate::store::master::Admission;
+use crate::store::disk::Admission;
 use std::path::PathBuf;
 
 /// What becomes of a directory whose journal or head is damaged.

@@ -20,7 +20,7 @@ use crate::base::status::{
     NMC_ERR_OS, NMC_ERR_PERMISSION, NMC_ERR_UNAVAILABLE,
 };
 use crate::layout::disk::Spot;
-use crate::store::backing::Mark;
+use crate::store::disk::Mark;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};

@@ -10,8 +10,7 @@ use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
 use crate::layout::disk::Space;
 use crate::layout::store::MAX_NAMESPACES;
 use crate::store::Store;
-use crate::store::backing::DiskEntry;
-use crate::store::disk::DiskAccess;
+use crate::store::disk::{DiskAccess, DiskEntry};
 use std::any::Any;
 use std::time::Duration;
 

@@ -29,7 +29,7 @@ mod test_store;
 #[cfg(test)]
 mod tests;
 
-pub use crate::store::told::{Event, Happened};
+pub use crate::store::disk::{Event, Happened};
 pub use config::{Backend, Config, Evict, OnDamage, Scanned, Stats, Torn, Verified};
 pub use facade::Tier;
 pub use hosted::Hosted;

@@ -8,9 +8,8 @@ use super::test_store::{PAGE, config, evict, get, put, store, try_put, value, wh
 use super::tests::open;
 use crate::base::status::{NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND};
 use crate::store::Store;
-use crate::store::master::Admission;
-use crate::store::read::Presence;
-use crate::store::told::Happened;
+use crate::store::disk::{Admission, Happened};
+use crate::store::types::Presence;
 use std::time::Duration;
 
 const BYTES: usize = 32 << 10;

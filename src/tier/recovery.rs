@@ -15,7 +15,7 @@ use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_IO};
 use crate::layout::disk::{Entry, Spot};
-use crate::store::master::OnDisk;
+use crate::store::disk::OnDisk;
 use std::collections::HashMap;
 use std::sync::Arc;
 

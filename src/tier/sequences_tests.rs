@@ -12,10 +12,8 @@ use super::{io, journal, recovery};
 use crate::base::error::Result;
 use crate::base::status::{NMC_ERR_IO, NMC_ERR_NO_SPACE, NMC_ERR_STALE};
 use crate::layout::disk::Space;
-use crate::store::backing::{Mark, SpaceName};
-use crate::store::master::{Stored, ToWrite};
-use crate::store::read::Presence;
-use crate::store::write::PutOptions;
+use crate::store::disk::{Mark, SpaceName, Stored, ToWrite};
+use crate::store::types::{Presence, PutOptions};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -300,13 +298,13 @@ fn a_put_that_waits_for_the_disk_is_not_evicted_before_it_is_there() {
 fn what_is_not_admitted_goes_first_and_hides_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = store();
-    let admission = crate::store::master::Admission { priority: 1, ..crate::store::master::Admission::default() };
+    let admission = crate::store::disk::Admission { priority: 1, ..crate::store::disk::Admission::default() };
     let tier = open(&store, &Config { paused: false, heartbeat_ms: 2, admission, ..config(&dir) });
     let bytes = value(0, BYTES);
     for i in 0..160u32 {
-        let keep = crate::store::master::Keep { priority: i % 2, ..crate::store::master::Keep::DEFAULT };
+        let keep = crate::store::types::Keep { priority: i % 2, ..crate::store::types::Keep::DEFAULT };
         let options = PutOptions { keep, ..PutOptions::DEFAULT };
-        crate::store::strays::put(&store, format!("{}/{i}", i % 2).as_bytes(), &bytes, &options).unwrap();
+        crate::store::test_store::put(&store, format!("{}/{i}", i % 2).as_bytes(), &bytes, &options).unwrap();
         // Time for the disk, as far as it needs some.
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -365,7 +363,7 @@ impl Source for Sevens {
 const SPACE: Space = Space { number: 0, generation: 0 };
 
 fn item(i: u32) -> ToWrite {
-    let class = (crate::store::evict::Retain::None, 0);
+    let class = (crate::store::types::Retain::None, 0);
     let (key, metadata) = (format!("key{i}").into_bytes(), Vec::new());
     let epoch = u64::from(i) + 1;
     ToWrite { index: i, epoch, namespace: 0, space: SPACE, key, metadata, bytes: 100, rank: 0, class, put: epoch }

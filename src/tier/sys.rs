@@ -8,7 +8,7 @@ use crate::base::memory;
 use crate::base::status::NMC_ERR_INTERNAL;
 use crate::store::Store;
 use crate::store::copy::{Pieces, Slice};
-use crate::store::read::Look;
+use crate::store::types::Look;
 
 /// Reads values with these keys, each into what was lent for it, of a loan in `memory` that has not begun: nobody else uses it.
 pub fn read_to<'a>(

@@ -4,16 +4,15 @@
 use super::config::Config;
 use crate::base::error::Result;
 use crate::store::copy::Slice;
-use crate::store::read::{Look, Presence};
-use crate::store::write::PutOptions;
-use crate::store::{Store, strays};
+use crate::store::types::{Look, Presence, PutOptions};
+use crate::store::{Store, test_store};
 
 pub(super) const PAGE: u32 = 4096;
 pub(super) const PAGES: u64 = 512;
 
 pub(super) fn store() -> Store {
     let heap_bytes = PAGES * u64::from(PAGE);
-    let world = crate::world::Config { heap_bytes, world_size: 1, ..strays::world() };
+    let world = crate::world::Config { heap_bytes, world_size: 1, ..test_store::world() };
     let config = crate::store::Config { page_bytes: PAGE, max_objects: Some(1024), ..crate::store::Config::default() };
     Store::embedded(&world, &config).unwrap()
 }
@@ -32,7 +31,7 @@ pub(super) fn value(seed: u64, bytes: usize) -> Vec<u8> {
 
 pub(super) fn try_put(store: &Store, key: &str, value: &[u8], replace: bool) -> Result<()> {
     let options = PutOptions { replace, metadata: key.as_bytes(), ..PutOptions::DEFAULT };
-    strays::put(store, key.as_bytes(), value, &options)
+    test_store::put(store, key.as_bytes(), value, &options)
 }
 
 pub(super) fn put(store: &Store, key: &str, value: &[u8]) {

@@ -10,7 +10,7 @@ use crate::base::random::Random;
 use crate::base::status::{NMC_ERR_EXISTS, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
 use crate::store::Store;
 use crate::store::copy::Slice;
-use crate::store::read::{Look, Presence};
+use crate::store::types::{Look, Presence};
 use std::time::Duration;
 
 /// The same with every backend that keeps something.

@@ -10,7 +10,7 @@ use nanomc::cluster::wire::Replicate;
 use nanomc::mem::HeapKind;
 use nanomc::store::Store;
 use nanomc::store::copy::Slice;
-use nanomc::store::read::Look;
+use nanomc::store::types::Look;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -31,7 +31,7 @@ fn node_by_way(directory: &Directory, pages: u32, bounce: Option<u64>) -> (Clust
 
 fn store_value(store: &Store, key: &[u8]) {
     let slices = [slice(b"value")];
-    store.put(key, &nanomc::store::copy::Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT).unwrap();
+    store.put(key, &nanomc::store::copy::Pieces::Slices(&slices), &store::types::PutOptions::DEFAULT).unwrap();
 }
 
 /// Takes the only completion.

@@ -6,8 +6,7 @@ use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
 use nanomc::cluster::net::Address;
 use nanomc::store;
-use nanomc::store::evict::Retain;
-use nanomc::store::read::Look;
+use nanomc::store::types::{Look, Retain};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
@@ -94,7 +93,7 @@ fn a_store_that_left_with_nothing_keeps_what_its_programs_put_before_it_comes_ag
     let (cluster, store, other) = (directory.client(), a_store(16), directory.client());
     let put_here = |key: &str| {
         let slices = [slice(b"value")];
-        let options = store::write::PutOptions::DEFAULT;
+        let options = store::types::PutOptions::DEFAULT;
         store.put(key.as_bytes(), &nanomc::store::copy::Pieces::Slices(&slices), &options).unwrap();
     };
     for (round, name) in ["shelf", "shelf", "rack"].into_iter().enumerate() {

@@ -9,8 +9,7 @@ use nanomc::cluster::submit::Sum;
 use nanomc::cluster::types::ObjectKey;
 use nanomc::store::Store;
 use nanomc::store::copy::Slice;
-use nanomc::store::evict::Retain;
-use nanomc::store::read::Look;
+use nanomc::store::types::{Look, Retain};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 

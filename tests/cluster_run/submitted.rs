@@ -14,7 +14,7 @@ use nanomc::cluster::types::ObjectKey;
 use nanomc::cluster::wire::Replicate;
 use nanomc::store::copy::Slice;
 use nanomc::store::peers::{Ask, PeerRead, Peers};
-use nanomc::store::read::Look;
+use nanomc::store::types::Look;
 use nanomc::store::{self, Store};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
@@ -90,7 +90,7 @@ fn a_remove_that_nobody_waits_for_takes_what_the_own_node_was_just_given() {
     let put_here = |store: &Store, key: &str| {
         let slices = [slice(b"value")];
         store
-            .put(key.as_bytes(), &nanomc::store::copy::Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT)
+            .put(key.as_bytes(), &nanomc::store::copy::Pieces::Slices(&slices), &store::types::PutOptions::DEFAULT)
             .unwrap();
     };
     for i in 0..20 {
@@ -138,7 +138,7 @@ fn what_follows_when_the_own_node_was_told_of_is_done_by_whoever_drives() {
         // The answer comes meanwhile, and nobody looks.
         std::thread::sleep(Duration::from_millis(50));
         let (key, slices) = (format!("k{round}"), [slice(b"value")]);
-        let options = store::write::PutOptions::DEFAULT;
+        let options = store::types::PutOptions::DEFAULT;
         store.put(key.as_bytes(), &nanomc::store::copy::Pieces::Slices(&slices), &options).unwrap();
         submit_remove(&cluster, key.as_bytes()).unwrap();
         std::thread::sleep(Duration::from_millis(100));
@@ -168,7 +168,7 @@ fn a_remove_that_waits_for_the_own_node_ends_when_it_is_cancelled_or_late_or_the
     directory.stop();
     for store in [&store, &hasty_store] {
         let slices = [slice(b"value")];
-        store.put(b"k", &nanomc::store::copy::Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT).unwrap();
+        store.put(b"k", &nanomc::store::copy::Pieces::Slices(&slices), &store::types::PutOptions::DEFAULT).unwrap();
     }
     submit_remove(&cluster, b"k").unwrap();
     assert_eq!(cluster.cancel_submitted(1).unwrap(), 1);

@@ -8,7 +8,7 @@ use nanomc::cluster::types::Media;
 use nanomc::cluster::wire::{Location, Replicate};
 use nanomc::store::Store;
 use nanomc::store::copy::Pieces;
-use nanomc::store::read::{Look, Pin};
+use nanomc::store::types::{Look, Pin};
 use nanomc::tier::Tier;
 use nanomc::{store, tier};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -104,7 +104,7 @@ fn fill(store: &Store) -> Vec<Pin> {
     let slices = [slice(&bytes)];
     loop {
         let key = format!("held {}", held.len());
-        if store.put(key.as_bytes(), &Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT).is_err() {
+        if store.put(key.as_bytes(), &Pieces::Slices(&slices), &store::types::PutOptions::DEFAULT).is_err() {
             return held;
         }
         let Look::Ready((pin, _)) = store.pin(key.as_bytes()).unwrap() else { panic!("{key} was just put") };
@@ -399,7 +399,7 @@ fn a_tier_that_was_closed_keeps_what_nobody_removed_and_what_nobody_knows_of_goe
         let tier = a_tier(&store, dir.path());
         eventually("the tier is a segment", || segments() == 3);
         let slices = [slice(b"value")];
-        store.put(b"own", &nanomc::store::copy::Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT).unwrap();
+        store.put(b"own", &nanomc::store::copy::Pieces::Slices(&slices), &store::types::PutOptions::DEFAULT).unwrap();
         put_at(&near, "k", b"value");
         // The node is not told of this.
         put_at(&far, "far", b"value");

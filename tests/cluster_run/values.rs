@@ -98,7 +98,7 @@ fn what_a_program_puts_into_its_own_store_others_find_and_what_is_evicted_they_d
     let value = value(3, 100_000);
     let put_here = |key: &[u8]| {
         let slices = [slice(&value)];
-        store.put(key, &nanomc::store::copy::Pieces::Slices(&slices), &store::write::PutOptions::DEFAULT)
+        store.put(key, &nanomc::store::copy::Pieces::Slices(&slices), &store::types::PutOptions::DEFAULT)
     };
     put_here(b"mine").unwrap();
     cluster.sync().unwrap();

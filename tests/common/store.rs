@@ -11,8 +11,7 @@ use nanomc::base::Result;
 use nanomc::base::status::{NMC_ERR_NOT_FOUND, NMC_NOT_READY, nmc_status_t};
 use nanomc::store::Store;
 use nanomc::store::copy::Pieces;
-use nanomc::store::read::Look;
-use nanomc::store::write::PutOptions;
+use nanomc::store::types::{Look, PutOptions};
 
 /// Stores a value wherever it goes.
 pub fn put(store: &Store, key: &[u8], value: &[u8]) -> Result<()> {

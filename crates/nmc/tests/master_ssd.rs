@@ -13,8 +13,7 @@ mod slices;
 
 use nanomc::base::status::{NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED};
 use nanomc::store::copy::Pieces;
-use nanomc::store::read::Look;
-use nanomc::store::write::PutOptions;
+use nanomc::store::types::{Look, PutOptions};
 use nanomc::store::{Config as StoreConfig, Store};
 use nanomc::tier::{self, Happened, Tier};
 use nanomc::world::{Config, Hosting, World};

@@ -14,7 +14,7 @@ mod common;
 mod slices;
 
 use nanomc::store::copy::Pieces;
-use nanomc::store::write::PutOptions;
+use nanomc::store::types::PutOptions;
 use nanomc::store::{Config as StoreConfig, Store};
 use nanomc::tier::format::{
     BLOCK, Entry, GRANULE, Head, Item, Record, Shape, Space, bucket_name, encode_entries, encode_footer, journal_name,

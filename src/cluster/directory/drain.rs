@@ -12,7 +12,7 @@ use crate::base::memory;
 use crate::base::status::{NMC_IN_PROGRESS, NMC_OK};
 use crate::cluster::types::{Media, Millis, Name, NodeId, ObjectKey};
 use crate::cluster::wire::{Answer, CopyThis, Drain, Frame, Replica};
-use crate::store::master::show;
+use crate::store::types::show;
 
 /// Indexes that one tick looks at.
 const STEP: usize = 1024;

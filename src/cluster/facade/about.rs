@@ -6,7 +6,7 @@ use crate::base::error::Result;
 use crate::base::memory;
 use crate::cluster::submit::{Numbered, Said, Sum};
 use crate::store::Store;
-use crate::store::read::Look;
+use crate::store::types::Look;
 
 /// What is read of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use crate::cluster::net::now_ms;
 use crate::cluster::run::client::Task;
 use crate::cluster::types::{ObjectKey, PutId};
 use crate::store::copy::Pieces;
-use crate::store::read::Look;
+use crate::store::types::Look;
 
 /// How often a value that is replaced meanwhile is read anew from a node of this client.
 const READS_HERE: usize = 16;

@@ -195,7 +195,7 @@ mod tests {
     use crate::cluster::wire::Metadata;
     use crate::store::Store;
     use crate::store::copy::Pieces;
-    use crate::store::strays::{config, world};
+    use crate::store::test_store::{config, world};
 
     fn status<T>(made: Result<T>) -> Option<nmc_status_t> {
         made.err().map(|error| error.status)

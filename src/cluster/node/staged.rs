@@ -9,7 +9,7 @@ use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_TOO_SMALL};
 use crate::cluster::net::Span;
 use crate::store::Store;
 use crate::store::agent::{FromDisk, Reached};
-use crate::store::read::{Location, Pin};
+use crate::store::types::{Location, Pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};

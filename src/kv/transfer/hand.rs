@@ -9,7 +9,7 @@ use crate::base::memory;
 use crate::base::status::NMC_ERR_INVALID_ARG;
 use crate::kv::cache::Item;
 use crate::store::copy::{Pieces, Slice};
-use crate::store::read::{Look, Presence};
+use crate::store::types::{Look, Presence};
 
 /// Most blocks that a thread reads together, and most bytes of them: a cancelled job ends after those that are under way.
 const MOST: usize = 16;

@@ -1,7 +1,7 @@
 //! Values that come back from the disk into memory, and those that leave it.
 
 use super::*;
-use crate::store::master::Admission;
+use crate::store::disk::Admission;
 
 fn promote(store: &Store, keys: &[&[u8]]) -> Vec<std::result::Result<bool, i32>> {
     let mut results = vec![Err(0); keys.len()];
@@ -176,7 +176,7 @@ fn only_what_is_admitted_is_written_ahead_and_all_of_it_when_asked() {
 }
 
 /// Two objects more than a rank has to have on disk, the first four of them there and in use.
-fn pinned_in_front() -> (Bed, Vec<crate::store::read::Pin>) {
+fn pinned_in_front() -> (Bed, Vec<crate::store::types::Pin>) {
     let bed = Bed::new();
     let options = PutOptions { rank: Some(0), ..PutOptions::DEFAULT };
     for number in 0..4 {

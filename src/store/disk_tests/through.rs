@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::status::NMC_ERR_NO_SPACE;
-use crate::store::through::{CALL_DONE, CALL_THROUGH};
+use crate::store::write::{CALL_DONE, CALL_THROUGH};
 
 /// One is written, one is removed before, one is replaced, and one has no room.
 #[test]

@@ -199,7 +199,7 @@ mod tests {
     use std::time::Duration;
 
     fn master() -> Master {
-        let config = crate::store::Config { page_bytes: 4096, ..crate::store::Config::default() };
+        let config = crate::store::config::Config { page_bytes: 4096, ..crate::store::config::Config::default() };
         let params = config.params(2, 16 * 4096).unwrap();
         let map = Map::create(&params, &Deadline::after(Duration::from_secs(60))).unwrap();
         Master::new(Arc::new(map)).unwrap()

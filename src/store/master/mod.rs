@@ -5,7 +5,10 @@
 mod book;
 mod clients;
 mod disk;
+pub(super) mod evict;
 mod heaps;
+mod index;
+mod lists;
 mod make_room;
 mod metrics;
 mod namespaces;
@@ -20,7 +23,7 @@ use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::memory;
 use crate::base::point::reach;
-use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND};
+use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INTERNAL, NMC_ERR_LIMIT};
 use crate::layout::MAX_RANKS;
 use crate::layout::region::prefetch;
 use crate::layout::store::{
@@ -29,18 +32,20 @@ use crate::layout::store::{
     PRIORITY_SHIFT, PublishWords, RETAIN_SHIFT, Seal, View, key_units, metadata_flags, metadata_len, reads_of,
 };
 use crate::mem::limits::check_available;
-use crate::store::backing::{Mark, ReadFrom};
 use crate::store::config::Policy;
-use crate::store::evict::{self, FREE, Facts, LIMBO, PRIORITIES, QUARANTINE, Queues, Retain, WRITING};
 use crate::store::hash::route_of;
-use crate::store::index::IndexWriter;
-use crate::store::lists::{ListId, Lists};
 use crate::store::map::Map;
 use crate::store::sys::now_ns;
+use crate::store::types::{
+    ClientId, ClientInfo, Keep, OpenRequest, Opened, ReadFrom, Retain, Role, check_key, namespace_word, not_found, show,
+};
 use crate::sync::facts;
 use crate::sync::index::Found;
 use crate::sync::object;
 use book::{Account, Book};
+use evict::{FREE, Facts, LIMBO, QUARANTINE, Queues, WRITING};
+use index::IndexWriter;
+use lists::{ListId, Lists};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -65,119 +70,6 @@ const FLUSH_STEPS: u32 = 32;
 const HURRIED_STEPS: u32 = 8;
 /// Lines for the log that one call may give rise to; the rest is left out.
 const MOST_NEWS: usize = 64;
-
-/// What a writer wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OpenRequest<'a> {
-    /// The key.
-    pub key: &'a [u8],
-    /// Namespace id.
-    pub namespace: u32,
-    /// Bytes of the value.
-    pub bytes: u64,
-    /// Rank whose heap is to hold it; by hash if not given.
-    pub rank: Option<u32>,
-    /// Ranks of which any may hold it, a bit each, if that one has no room; 0 if no other may.
-    pub among: u64,
-    /// `FLAG_HIDDEN`, `FLAG_CONTIGUOUS`, `FLAG_CHECKSUM`, `FLAG_RETURNS`, `FLAG_SPARES`.
-    pub flags: u32,
-    /// How it is kept.
-    pub keep: Keep,
-    /// What its writer says about it.
-    pub metadata: &'a [u8],
-    /// Name of the put, if a cluster has given it one; 0 else, and the master finds one.
-    pub put: u64,
-}
-
-/// How an object is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keep {
-    /// Class.
-    pub retain: Retain,
-    /// Priority, 0 goes first.
-    pub priority: u32,
-    /// Time of a soft retention in ms, 0 for no end.
-    pub ttl_ms: u64,
-}
-
-impl Keep {
-    /// Nothing special.
-    pub const DEFAULT: Keep = Keep { retain: Retain::None, priority: 0, ttl_ms: 0 };
-
-    fn flags(self) -> u32 {
-        self.retain.code() << RETAIN_SHIFT | self.priority.min(u32::from(PRIORITIES) - 1) << PRIORITY_SHIFT
-    }
-
-    fn until(self, now: u64) -> u64 {
-        match (self.retain, self.ttl_ms) {
-            (Retain::Soft, 1..) => now.saturating_add(self.ttl_ms.saturating_mul(1_000_000)),
-            _ => u64::MAX,
-        }
-    }
-}
-
-/// A write plan. Everything else is in the header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Opened {
-    /// Header.
-    pub index: u32,
-    /// Epoch to publish.
-    pub epoch: u64,
-    /// Name of the plan, for giving it up.
-    pub plan_id: u64,
-}
-
-/// Which of the clients of a rank's holder one is: there is one of each at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// The program's.
-    Program,
-    /// That of the node's agent in a cluster.
-    Agent,
-}
-
-impl Role {
-    /// As shared memory and packets have it.
-    #[must_use]
-    pub fn code(self) -> u32 {
-        self as u32
-    }
-
-    /// The inverse.
-    #[must_use]
-    pub fn from_code(code: u32) -> Option<Self> {
-        [Role::Program, Role::Agent].into_iter().find(|role| role.code() == code)
-    }
-}
-
-/// A client as the master knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientInfo {
-    /// Process id.
-    pub pid: u32,
-    /// Start time of the process.
-    pub start_time: u64,
-    /// Rank in the world.
-    pub rank: u32,
-    /// Generation of that rank.
-    pub rank_generation: u64,
-    /// Which of its clients.
-    pub role: Role,
-}
-
-/// A client's place: its number, and how often that was given out. A number alone would be the next holder's, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ClientId {
-    /// Number of the pin block.
-    pub number: u32,
-    /// Generation of the place; odd while somebody has it.
-    pub generation: u64,
-}
-
-impl ClientInfo {
-    const NOBODY: ClientInfo =
-        ClientInfo { pid: 0, start_time: 0, rank: u32::MAX, rank_generation: 0, role: Role::Program };
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Client {
@@ -260,15 +152,7 @@ pub struct Master {
     disk: Option<disk::Disk>,
 }
 
-pub use disk::{Admission, DiskContent, DiskCounts, MOST_HELD, OnDisk, Scope, Stored, ToWrite};
-
-/// Id and generation of a namespace as headers hold them.
-#[inline(always)]
-#[must_use]
-pub fn namespace_word(view: &View<'_>, namespace: u32) -> u32 {
-    // A number that no namespace has must not look like a generation of another.
-    view.namespace(namespace).map_or(u32::MAX, |ns| ns.generation.load(Acquire) << 8 | namespace)
-}
+pub use disk::MOST_HELD;
 
 impl Master {
     fn empty(map: Arc<Map>) -> Result<Self> {
@@ -392,49 +276,6 @@ pub fn last_page_bytes(bytes: u64, page_bytes: u32) -> u32 {
         0 if bytes > 0 => page_bytes,
         rest => rest,
     }
-}
-
-/// Refuses a key of the wrong length.
-#[inline(always)]
-pub fn check_key(key: &[u8]) -> Result<()> {
-    if key.is_empty() || key.len() > MAX_KEY {
-        return Err(bad_key(key.len()));
-    }
-    Ok(())
-}
-
-/// The error for a key of this length.
-#[cold]
-#[must_use]
-pub fn bad_key(len: usize) -> Error {
-    let text = format!("a key has {len} bytes; 1 to {MAX_KEY} are possible");
-    Error::new(crate::base::status::NMC_ERR_INVALID_ARG, text)
-}
-
-/// The error for a header whose fields contradict each other.
-#[cold]
-#[must_use]
-pub fn corrupt(index: u32) -> Error {
-    let text = format!("header {index} of the store makes no sense; was its memory overwritten?");
-    Error::new(crate::base::status::NMC_ERR_CORRUPT, text)
-}
-
-/// Bytes of a key that messages show.
-pub const SHOWN: usize = 48;
-
-/// A key as it appears in messages.
-#[must_use]
-pub fn show(key: &[u8]) -> String {
-    let head = &key[..key.len().min(SHOWN)];
-    let dots = if key.len() > head.len() { "..." } else { "" };
-    format!("\"{}{dots}\"", head.escape_ascii())
-}
-
-/// The error for a key that is not there.
-#[cold]
-#[must_use]
-pub fn not_found(key: &[u8]) -> Error {
-    Error::new(NMC_ERR_NOT_FOUND, format!("there is no object {}", show(key)))
 }
 
 #[cold]

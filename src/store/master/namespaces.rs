@@ -1,7 +1,7 @@
 //! Namespaces: keys of their own, a quota, and forgetting everything at once.
 
 use super::*;
-use crate::store::backing::SpaceName;
+use crate::store::disk::SpaceName;
 
 impl Master {
     /// Opens the namespace `name`, making it if need be; a quota that is given replaces the former one.
@@ -98,7 +98,7 @@ impl Master {
 mod tests {
     use super::*;
     use crate::base::Deadline;
-    use crate::store::Config;
+    use crate::store::config::Config;
     use std::time::Duration;
 
     const HEADERS: u32 = 20_000;

@@ -1,9 +1,9 @@
 //! Room within the quota of a namespace, which evicts its own: in the order of the heap, those of all ranks together. Objects of others may be many
 //! and stand in between: where the search stopped it goes on with the next call.
 
-use super::make_room::SPARED;
+use super::evict::LEVELS;
 use super::*;
-use crate::store::evict::LEVELS;
+use crate::store::master::make_room::SPARED;
 
 /// Where the search for objects of a namespace goes on in a rank: nothing that can go is in the queues before this one, nor in front of it there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,20 +1,19 @@
 //! How buckets are written: records are put together by one thread while another one writes them. A bucket counts as a whole or not
 //! at all, and its number is never given again.
 
-use super::super::backend::Draft;
-use super::super::config::Backend;
 use super::super::format::{
     BLOCK, Entry as Note, Item, MAX_BLOCK, MAX_BUCKET, Record, Shape, encode_footer, footer_bytes,
 };
 use super::super::io::Buffer;
 use super::super::stages::{STAGE, STAGES, Stages};
+use super::super::{backend::Draft, config::Backend};
 use super::{Bucket, Directory, is_the_disks};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::point::reach;
 use crate::base::status::{NMC_ERR_IO, NMC_ERR_NO_SPACE};
 use crate::layout::disk::{Entry, Spot};
-use crate::store::master::{Stored, ToWrite};
+use crate::store::disk::{Stored, ToWrite};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::mpsc;
 

@@ -5,8 +5,7 @@ use super::Owner;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED};
-use crate::store::master::ToWrite;
-use crate::store::told::{Event, Happened, Told, ToldValue};
+use crate::store::disk::{Event, Happened, ToWrite, Told, ToldValue};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Release;
 

@@ -10,9 +10,7 @@ use crate::base::log;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_LIMIT, NMC_ERR_NO_MEMORY, NMC_ERR_NO_SPACE, NMC_ERR_OS};
 use crate::layout::disk::Fingerprint;
-use crate::store::disk::heat_now;
-use crate::store::master::{Stored, ToWrite};
-use crate::store::told::Happened;
+use crate::store::disk::{Happened, Stored, ToWrite, heat_now};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries that end at a time, under the master's lock.

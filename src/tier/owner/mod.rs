@@ -27,11 +27,12 @@ use crate::base::status::{
 };
 use crate::layout::disk::{Entry, Spot};
 use crate::layout::store::MAX_NAMESPACES;
-use crate::store::backing::{DiskGrant, DiskOwner, DiskReader, HeldMemory, Mark, SpaceName};
-use crate::store::disk::{DiskMap, heat_now};
-use crate::store::master::{Admission, DiskContent, DiskCounts, MOST_HELD, Scope, Stored, ToWrite};
-use crate::store::told::Told;
-use crate::store::watch::Announcer;
+use crate::store::completions::Announcer;
+use crate::store::disk::{
+    Admission, DiskContent, DiskCounts, DiskGrant, DiskMap, DiskOwner, DiskReader, HeldMemory, Mark, Scope, SpaceName,
+    Stored, ToWrite, Told, heat_now,
+};
+use crate::store::master::MOST_HELD;
 use crate::store::{MasterSlot, Policy};
 use crate::sync::{disk_entry, service_thread};
 use parking_lot::{Condvar, Mutex};
@@ -44,7 +45,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Values that an index has room for if nobody says: at least.
 const OBJECTS: u64 = 1 << 20;
-/// Calls of handles in other processes; 0 is the store's own, see `store::get_disk`.
+/// Calls of handles in other processes; 0 is the store's own, see `store::client`.
 pub const CALL_SUSPECT: u32 = crate::store::CALL_SUSPECT;
 /// See `CALL_SUSPECT`.
 pub const CALL_THROUGH: u32 = crate::store::CALL_THROUGH;

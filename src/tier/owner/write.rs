@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::mem::limits;
-use crate::store::told::Happened;
+use crate::store::disk::Happened;
 
 /// Values of which the master is told something small at a time: puts wait meanwhile.
 const TOLD_TOGETHER: usize = 16;

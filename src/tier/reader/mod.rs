@@ -21,9 +21,8 @@ pub use record::check_record;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::layout::disk::Space;
-use crate::store::backing::{DiskEntry, DiskInfo, DiskRead, DiskReader, NextOnDisk, Target, Wanted};
 use crate::store::copy::Pieces;
-use crate::store::disk::DiskMap;
+use crate::store::disk::{DiskEntry, DiskInfo, DiskMap, DiskRead, DiskReader, NextOnDisk, Target, Wanted};
 use crate::tier::config::Backend;
 use crate::tier::format::GRANULE;
 use crate::tier::io::{Buffer, FixedBuffer, Options, Readers, RealDisk};
@@ -75,10 +74,10 @@ fn options(flags: u64) -> Result<(Options, Backend)> {
 
 /// Lets clients of stores read tiers. To be called before the first one comes; calling it again does nothing.
 pub fn install() {
-    crate::store::backing::set_maker(make);
+    crate::store::disk::set_maker(make);
 }
 
-/// The reader of a directory, see `store::backing::MakeReader`.
+/// The reader of a directory, see `store::disk::MakeReader`.
 pub fn make(directory: OwnedFd, flags: u64) -> Result<Arc<dyn DiskReader>> {
     let (options, backend) = options(flags)?;
     Ok(Arc::new(Reader::new(directory, options, backend)?))

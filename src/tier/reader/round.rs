@@ -10,9 +10,8 @@ use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_INTERNAL, NMC_ERR_NOT_FOUND};
 use crate::layout::disk::Spot;
-use crate::store::backing::{DiskInfo, DiskRead, Target};
 use crate::store::copy::{Pieces, Slice, Walk};
-use crate::store::disk::DiskMap;
+use crate::store::disk::{DiskInfo, DiskMap, DiskRead, Target};
 use crate::tier::format::{BLOCK, GRANULE, Header, Shape};
 use std::ops::Range;
 

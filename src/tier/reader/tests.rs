@@ -12,10 +12,9 @@ use crate::base::status::{
 };
 use crate::layout::disk::{Entry, Spot};
 use crate::store::PLACE_SHIFT;
-use crate::store::backing::{Mark, SpaceName};
 use crate::store::copy::{Rows, Slice};
-use crate::store::evict::Retain;
-use crate::store::master::ToWrite;
+use crate::store::disk::{Mark, SpaceName, ToWrite};
+use crate::store::types::Retain;
 use crate::sync::{disk_entry, index};
 use crate::tier::config::Config;
 use crate::tier::directory::{Directory, Source};
@@ -893,7 +892,7 @@ fn a_header_tells_about_its_value() {
 fn every_key_that_lives_is_listed_once() {
     let tree = Tree::new();
     let reader = tree.reader(Options::default());
-    let mut there = |record: &crate::store::backing::DiskRecord<'_>| Ok(record.resident);
+    let mut there = |record: &crate::store::disk::DiskRecord<'_>| Ok(record.resident);
     let mut list = |space: Space| {
         let (mut all, mut cursor) = (Vec::new(), 0);
         loop {

@@ -26,11 +26,8 @@ use crate::mem::HeapKind;
 use crate::store::Store;
 use crate::store::agent::FromDisk;
 use crate::store::copy::Pieces;
-use crate::store::evict::Retain;
-use crate::store::facts::{self, Described};
-use crate::store::master::{Keep, Opened};
-use crate::store::read::{Extents, Location, Look, Pin};
-use crate::store::write::PutOptions;
+use crate::store::types::{Extents, Keep, Location, Look, Opened, Pin, PutOptions, Retain};
+use crate::store::watch::{self, Described};
 use places::landed;
 use std::time::{Duration, Instant};
 
@@ -660,8 +657,8 @@ impl Storage for NodeStore {
         self.check_tier()?;
         self.look_after();
         match self.store.facts(behind, most)? {
-            facts::Tail::Overwritten => Ok(Tail::Overwritten),
-            facts::Tail::Facts(facts) => {
+            watch::Tail::Overwritten => Ok(Tail::Overwritten),
+            watch::Tail::Facts(facts) => {
                 let mut told = memory::with_capacity(facts.len())?;
                 for fact in facts {
                     told.push(self.told(fact)?);

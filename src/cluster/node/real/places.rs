@@ -12,8 +12,7 @@ use crate::cluster::wire::Region;
 use crate::cuda::{self, Seen, Visible};
 use crate::mem::{HeapKind, numa};
 use crate::store::copy::Pieces;
-use crate::store::master::Opened;
-use crate::store::read::Extents;
+use crate::store::types::{Extents, Opened};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -8,8 +8,7 @@ mod write;
 
 use super::*;
 use crate::layout::disk::{Entry, Fingerprint, MAX_SPACE, MAX_VALUE, Space, Spot};
-use crate::store::backing::SpaceName;
-use crate::store::disk::DiskMap;
+use crate::store::disk::{Admission, DiskContent, DiskCounts, DiskMap, Mark, Scope, SpaceName, Stored, ToWrite};
 use crate::sync::disk_entry::{self, Move};
 use holds::{Hold, Holds};
 use std::collections::VecDeque;
@@ -36,118 +35,6 @@ const WINDOW_PERMILLE: u64 = 100;
 const FURTHER: u64 = 8;
 /// Pages of a namespace with a quota that are, at least.
 const QUOTA_PAGES: u64 = 16;
-
-/// An object that is to be written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToWrite {
-    /// Header.
-    pub index: u32,
-    /// Epoch.
-    pub epoch: u64,
-    /// Its namespace in the store.
-    pub namespace: u32,
-    /// The same on disk.
-    pub space: Space,
-    /// Its key.
-    pub key: Vec<u8>,
-    /// What its writer said about it.
-    pub metadata: Vec<u8>,
-    /// Bytes of its value.
-    pub bytes: u64,
-    /// Rank whose heap holds it.
-    pub rank: u32,
-    /// Retain class and priority.
-    pub class: (Retain, u16),
-    /// The put that it came from.
-    pub put: u64,
-}
-
-/// Which objects are to be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// Those that may be evicted soon.
-    Ahead,
-    /// All.
-    All,
-}
-
-/// A record that was found on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OnDisk {
-    /// Its entry.
-    pub entry: Entry,
-    /// Store in which it was written.
-    pub store_id: u64,
-    /// The put that it came from.
-    pub put: u64,
-}
-
-/// What a directory has when its owner begins.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct DiskContent<'a> {
-    /// Namespaces.
-    pub names: &'a [(SpaceName, Space)],
-    /// Records.
-    pub found: &'a [OnDisk],
-    /// The highest epoch of a record that was ever there.
-    pub last_epoch: u64,
-    /// How far the drop log of a cluster was applied to it.
-    pub position: Option<(u64, u64)>,
-}
-
-/// An object whose record was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stored {
-    /// Header.
-    pub index: u32,
-    /// Its namespace on disk, when it was chosen.
-    pub generation: u32,
-    /// Its entry.
-    pub entry: Entry,
-    /// The put that it came from.
-    pub put: u64,
-}
-
-/// What the master has counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DiskCounts {
-    /// Entries that live.
-    pub objects: u64,
-    /// Bytes of their values.
-    pub bytes: u64,
-    /// Room for so many entries.
-    pub capacity: u64,
-    /// Objects whose records are being written.
-    pub held: u64,
-    /// Evicted objects that the disk had.
-    pub evicted_clean: u64,
-    /// Evicted objects that it had not: they are lost.
-    pub evicted_dirty: u64,
-    /// Objects that were written and had no room in the index.
-    pub full: u64,
-    /// Entries that ended to make room for others.
-    pub evicted: u64,
-}
-
-/// Which objects are written ahead of their eviction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Admission {
-    /// Of a rank no more than so many, and so many bytes: a disk that holds less than is written ahead would write it again and
-    /// again.
-    pub objects: u64,
-    /// See `objects`.
-    pub bytes: u64,
-    /// Those that were read in so many different milliseconds.
-    pub reads: u32,
-    /// Those with this priority, or a higher one.
-    pub priority: u16,
-}
-
-impl Default for Admission {
-    fn default() -> Self {
-        Self { objects: u64::MAX, bytes: u64::MAX, reads: 0, priority: 0 }
-    }
-}
 
 /// A namespace that the disk knows.
 #[derive(Debug, Clone, Copy)]
