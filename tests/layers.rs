@@ -27,7 +27,8 @@ const MAY_IMPORT: Table = &[
 
 /// Layers that are large enough to have rooms: files and folders directly in them, and what each may import of the others. All
 /// of them are listed; only `mod.rs`, which names them all, is free. A room is imported by its own name, not through `mod.rs`.
-const ROOMS: &[(&str, Table)] = &[("kv", KV), ("tier", TIER), ("cluster", CLUSTER), ("store", STORE), ("world", WORLD)];
+const ROOMS: &[(&str, Table)] =
+    &[("kv", KV), ("tier", TIER), ("cluster", CLUSTER), ("store", STORE), ("ep", EP), ("world", WORLD)];
 
 type Table = &'static [(&'static str, &'static [&'static str])];
 
@@ -92,6 +93,20 @@ const STORE: Table = &[
     ("hash", &[]),
     ("config", &[]),
     ("types", &[]),
+    ("sys", &[]),
+];
+
+const EP: Table = &[
+    ("forward", &["group", "cpu", "layer", "calls", "sys"]),
+    ("group", &["rendezvous", "gpu", "cpu", "status", "calls", "config", "sys"]),
+    ("rendezvous", &[]),
+    ("gpu", &["layer", "calls"]),
+    ("cpu", &["layer", "status", "calls", "dtype", "sys"]),
+    ("layer", &["calls", "sys"]),
+    ("status", &["sys"]),
+    ("calls", &["sys"]),
+    ("config", &[]),
+    ("dtype", &["sys"]),
     ("sys", &[]),
 ];
 
@@ -530,6 +545,9 @@ fn control_bad_imports_between_rooms_are_detected() {
         ("store/types/plan.rs", "use super::super::wire::Request;"),
         ("store/config.rs", "use super::Store;"),
         ("store/attic.rs", ""),
+        ("ep/cpu/sys.rs", "use crate::ep::group::Ep;"),
+        ("ep/gpu.rs", "use super::forward::forward;"),
+        ("ep/calls.rs", "use super::Ep;"),
         ("world/rank_locks.rs", "use super::dir::Place;"),
         ("world/sys.rs", "use super::world::World;"),
         ("world/selftest.rs", "use super::World;"),

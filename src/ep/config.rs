@@ -1,7 +1,5 @@
 //! What a program says about the group it wants, checked before anything is done.
 
-use super::gpu::MAX_LOCAL_EXPERTS;
-use super::grid::{MAX_BLOCKS, USUAL_BLOCKS};
 use crate::base::error::Result;
 use crate::layout::ep::{Dtype, MAX_EP_RANKS, SCALE_GROUP, Shape, Wire};
 use crate::mem::HeapKind;
@@ -16,6 +14,11 @@ const MAX_TOKENS: u32 = 32_768;
 /// Most experts of a token: what a warp can look at.
 const MAX_TOP_K: u32 = 32;
 const MAX_SETS: u32 = 64;
+/// Most experts of a rank that the pack kernel can count.
+const MAX_LOCAL_EXPERTS: u32 = 1024;
+/// Blocks of a rank by default, and at most.
+const USUAL_BLOCKS: u32 = 32;
+const MAX_BLOCKS: u32 = 128;
 const MAX_HIDDEN: u32 = 1 << 20;
 
 /// A group as a program wants it.

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "a launch passes arguments by address")]
 
 use super::calls::{CallArgs, CallKind};
-use super::forward::{Activation, Gemm};
+use super::layer::{Activation, Gemm};
 use crate::bail;
 use crate::base::error::Result;
 use crate::cuda::GivenStream;
@@ -12,8 +12,6 @@ use crate::layout::ep::{Dtype, MAX_EP_RANKS, RankDesc, Shape, Wire};
 use std::ffi::CString;
 use std::sync::Arc;
 
-/// Most experts of a rank that the pack kernel can count.
-pub(super) const MAX_LOCAL_EXPERTS: u32 = 1024;
 /// Threads of a block that packs; see kernels/ep.cu.
 pub(super) const PACK_THREADS: u32 = 256;
 /// Vectors of 16 bytes, or for quantising elements, that a warp works on at a time; see kernels/ep.cu.

@@ -13,7 +13,7 @@ use crate::base::memory;
 use crate::base::status::{NMC_OK, nmc_status_t};
 use crate::cuda::GivenStream;
 use crate::ep::calls::{BOTH, Dispatch, Grouped, RECV, SEND};
-use crate::ep::forward::{Gemm, Layer, MAX_INNER, Parts};
+use crate::ep::layer::{Gemm, Layer, MAX_INNER, Parts};
 use crate::ep::sys::{Given, Workspace};
 use crate::ep::{Ep, call_group, forward};
 use crate::layout::ep::RankDesc;

@@ -5,7 +5,7 @@ use super::sys::Operands;
 use crate::base::error::Error;
 use crate::base::memory;
 use crate::ep::dtype;
-use crate::ep::forward::{Activation, Gemm};
+use crate::ep::layer::{Activation, Gemm};
 use crate::layout::ep::{Dtype, SCALE_GROUP};
 use std::cell::Cell;
 

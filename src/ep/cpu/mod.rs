@@ -146,7 +146,7 @@ fn wait(h: &HostRank<'_>, off_flags: u64, want: u32, lost: &dyn Fn(u32) -> bool)
 mod tests {
     use super::*;
     use crate::ep::calls::CallArgs;
-    use crate::ep::forward::{Activation, Between};
+    use crate::ep::layer::{Activation, Between};
     use crate::ep::sys::Given;
     use crate::layout::ep::{Dtype, OFF_TOKENS, RECORD_HEAD, RankDesc};
     use parking_lot::Mutex;

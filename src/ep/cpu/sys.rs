@@ -2,9 +2,8 @@
 //! C header says. The rest of the backend sees regions only.
 #![allow(unsafe_code, reason = "the program's memory is reached here")]
 
-use crate::ep::Ep;
 use crate::ep::calls::CallArgs;
-use crate::ep::forward::{Activation, Gemm};
+use crate::ep::layer::{Activation, Gemm};
 use crate::ep::sys::Region;
 use crate::layout::ep::{Dtype, MAX_EP_RANKS, RankDesc, Wire};
 use std::cell::Cell;
@@ -40,12 +39,12 @@ pub(super) struct Operands<'a> {
 }
 
 impl<'a> HostRank<'a> {
-    pub(in crate::ep) fn of(ep: &'a Ep, layer: u32) -> Self {
-        Self {
-            d: ep.desc_for(layer),
-            regions: std::array::from_fn(|number| ep.region(number)),
-            status: ep.status.words(),
-        }
+    /// With its regions and its status page.
+    ///
+    /// # Safety
+    /// `d` is the descriptor of a rank of a group at a layer, and has the sizes with which the calls of the program are checked.
+    pub(in crate::ep) unsafe fn new(d: RankDesc, regions: [Region<'a>; MAX_EP_RANKS], status: Region<'a>) -> Self {
+        Self { d, regions, status }
     }
 
     /// A rank that is a group by itself.
@@ -184,7 +183,7 @@ impl<'a> HostRank<'a> {
         let a_size = if g.a_scales.is_none() { size } else { 1 };
         let pitch = u64::from(self.d.max_m.next_multiple_of(4));
         // SAFETY: b is one of the two stacks of matrices, whose sizes the header names; the others are parts of the workspace, whose size
-        // `forward` has checked for these numbers. Nobody else makes a `Gemm`.
+        // `layer` has checked for these numbers. Nobody else makes a `Gemm`.
         unsafe {
             Operands {
                 a: g.a.region(rows * k * a_size),
@@ -200,7 +199,7 @@ impl<'a> HostRank<'a> {
     /// What the activation reads, what it writes, and the rows of each group.
     pub(super) fn activation(&self, a: &Activation) -> (Region<'_>, Region<'_>, &[Cell<i32>]) {
         let bytes = self.grouped_rows() * u64::from(a.inner) * u64::from(self.y_dtype().bytes());
-        // SAFETY: parts of the workspace, whose size `forward` has checked for these columns; nobody else makes an `Activation`.
+        // SAFETY: parts of the workspace, whose size `layer` has checked for these columns; nobody else makes an `Activation`.
         unsafe {
             let masked_m = a.masked_m.region(4 * u64::from(self.d.groups)).cells();
             (a.gate_up.region(2 * bytes), a.act.region(bytes), masked_m)

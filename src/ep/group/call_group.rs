@@ -1,11 +1,11 @@
 //! Calls for several ranks of one process between `begin` and `end` go out together: on a GPU in one launch, on the CPU
 //! with all sends before the first wait, so that one thread can serve all ranks.
 
-use super::calls::{Call, CallArgs};
 use super::{Ep, run};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::cuda::GivenStream;
+use crate::ep::calls::{Call, CallArgs};
 use crate::layout::ep::RankDesc;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ thread_local! {
 }
 
 /// Whether this thread has begun a group.
-pub(super) fn open() -> bool {
+pub(in crate::ep) fn open() -> bool {
     OPEN.try_with(|open| open.borrow().is_some()).unwrap_or(false)
 }
 

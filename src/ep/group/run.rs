@@ -3,11 +3,11 @@
 
 use super::Ep;
 use super::call_group::Pending;
-use super::calls::{CallArgs, CallKind, RECV, SEND};
-use super::cpu::{self, HostRank};
-use super::gpu::Gpu;
 use crate::base::error::Result;
 use crate::cuda;
+use crate::ep::calls::{CallArgs, CallKind, RECV, SEND};
+use crate::ep::cpu::{self, HostRank};
+use crate::ep::gpu::Gpu;
 use crate::layout::ep::RankDesc;
 
 /// Runs calls of one kind; `ranks` has room for them.
@@ -42,7 +42,7 @@ fn launch(gpu: &Gpu, first: &Pending, calls: &[Pending], ranks: &mut Vec<(RankDe
 fn run_on_host(kind: CallKind, halves: u32, calls: &[Pending]) -> Result<()> {
     let each = |step: &dyn Fn(&Ep, &HostRank<'_>, &CallArgs) -> cpu::Outcome| {
         for p in calls {
-            let rank = HostRank::of(&p.ep, p.call.layer);
+            let rank = p.ep.host_rank(p.call.layer);
             step(&p.ep, &rank, &p.call.args).map_err(|cpu::Failed| p.ep.failure())?;
         }
         Ok(())

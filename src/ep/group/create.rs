@@ -2,17 +2,17 @@
 //! nobody goes on before all of them are.
 
 use super::Ep;
-use super::config::Config;
-use super::cpu::Scratch;
-use super::gpu::Gpu;
 use super::grid::Grid;
-use super::rendezvous::{self, Fields, MEMBERS};
-use super::status::Status;
 use super::step_order::StepOrder;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::status::NMC_ERR_UNSUPPORTED;
+use crate::ep::config::Config;
+use crate::ep::cpu::Scratch;
+use crate::ep::gpu::Gpu;
+use crate::ep::rendezvous::{self, Fields, MEMBERS};
+use crate::ep::status::Status;
 use crate::layout::ep::{OFF_COUNTED, OFF_FLAGS, OFF_PHASE, OFF_RETURNS, OFF_SCATTERED, RankDesc, Shape};
 use crate::mem::HeapKind;
 use crate::world::{Membership, RankState};

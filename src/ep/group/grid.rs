@@ -3,10 +3,10 @@
 
 use super::Ep;
 use super::call_group::Pending;
-use super::calls::{BOTH, Call, CallKind, RECV};
-use super::gpu::{Early, Gpu, PACK_THREADS, SPREAD_ONE, SPREAD_TWO, StepLaunch};
 use crate::base::error::Result;
 use crate::cuda::GivenStream;
+use crate::ep::calls::{BOTH, Call, CallKind, RECV};
+use crate::ep::gpu::{Early, Gpu, PACK_THREADS, SPREAD_ONE, SPREAD_TWO, StepLaunch};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Threads of a dispatching block: 7 warps that move rows and one that tells what they are for. A row of 7168 bf16 elements
@@ -21,10 +21,6 @@ const SCATTER_THREADS: u32 = 448;
 /// once: what a block does before its first row would be done twice, one after the other.
 const PACK_SHARE: u32 = 4;
 const PACK_SHARE_BESIDE: u32 = 2;
-/// Blocks of a rank by default, and at most.
-pub(super) const USUAL_BLOCKS: u32 = 32;
-pub(super) const MAX_BLOCKS: u32 = 128;
-
 /// How large a rank's kernels are.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Grid {

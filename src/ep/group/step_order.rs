@@ -4,8 +4,8 @@
 //! The host knows what is next only as long as it makes all calls itself. A captured call runs when its graph does, and as often;
 //! kernels of the engine may do a part of a step. From then on nothing is known, and nothing refused.
 
-use super::calls::{BOTH, Call, CallKind, RECV, SEND};
 use crate::base::error::Result;
+use crate::ep::calls::{BOTH, Call, CallKind, RECV, SEND};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 
