@@ -183,6 +183,39 @@ fn a_quota_evicts_what_is_its_own_and_not_pinned() {
     assert_eq!(store.stats().unwrap().ranks[0].bytes_used, 5002 * 4096, "others paid for it");
 }
 
+/// What a quota can make no room for makes nothing go: neither what does not fit the quota beside what is pinned, nor what has no room in the heap.
+#[test]
+fn what_cannot_come_into_a_quota_makes_nothing_of_it_go() {
+    let store = store_with(12, Config { high_permille: 1000, low_permille: 1000, ..Config::default() });
+    let ns = store.namespace(b"n", Some(6 * 4096)).unwrap();
+    let keys = [b"a", b"b", b"c", b"d", b"e", b"f"];
+    keys.iter().for_each(|key| put(&ns, key.as_slice(), b"x").unwrap());
+    let pin = |store: &Store, key: &[u8]| {
+        let Look::Ready((pin, _)) = store.pin(key).unwrap() else { panic!() };
+        pin
+    };
+    let pins = [pin(&ns, b"a"), pin(&ns, b"c"), pin(&ns, b"f")];
+    let left = || keys.iter().filter(|key| ns.exists(key.as_slice()).unwrap()).count();
+    let large = vec![1; 4 * 4096];
+    for _ in 0..2 {
+        assert_eq!(put(&ns, b"large", &large).unwrap_err().status, NMC_ERR_NO_SPACE);
+        assert_eq!(left(), 6, "three could go, and four pages are wanted");
+    }
+    // Others hold the rest of the heap.
+    for n in 0..6u32 {
+        put(&store, &n.to_le_bytes(), b"x").unwrap();
+    }
+    let others: Vec<_> = (0..6u32).map(|n| pin(&store, &n.to_le_bytes())).collect();
+    pins.into_iter().take(2).for_each(|pin| ns.unpin(pin).unwrap());
+    let larger = vec![1; 6 * 4096];
+    assert_eq!(put(&ns, b"larger", &larger).unwrap_err().status, NMC_ERR_BUSY);
+    assert_eq!(left(), 6, "five pages can be had");
+    // What can come makes as much go as it needs.
+    put(&ns, b"large", &large).unwrap();
+    assert_eq!(left(), 2);
+    others.into_iter().for_each(|pin| store.unpin(pin).unwrap());
+}
+
 /// One call of the master looks at a bounded number of objects, whatever the policy.
 #[test]
 fn an_lru_store_does_not_evict_everything_in_one_call() {

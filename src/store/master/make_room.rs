@@ -177,6 +177,15 @@ impl Master {
         false
     }
 
+    /// Whether it might fit `owner`, or a rank of `among`, if that is not empty.
+    pub(super) fn may_fit_one(&mut self, view: &View<'_>, owner: u32, among: u64, need: Need) -> bool {
+        if among == 0 {
+            return self.may_fit(view, owner, need, BUDGET);
+        }
+        let ranks = (0..MAX_RANKS.min(self.ranks.len())).zip(0u32..);
+        ranks.filter(|(rank, _)| among >> rank & 1 == 1).any(|(_, rank)| self.may_fit(view, rank, need, BUDGET))
+    }
+
     pub(super) fn fullest(&self) -> u32 {
         let most = self.ranks.iter().zip(0u32..).max_by_key(|(rank, _)| rank.queues.len(&self.lists));
         most.map_or(0, |(_, rank)| rank)
@@ -349,7 +358,7 @@ impl Master {
     }
 
     #[cold]
-    fn nothing_to_evict(&self, view: &View<'_>, owner: u32, need: Need) -> Error {
+    pub(super) fn nothing_to_evict(&self, view: &View<'_>, owner: u32, need: Need) -> Error {
         let pages = need.pages;
         let rank = &self.ranks[owner as usize];
         let frag = rank.pages.fragmentation();

@@ -51,16 +51,16 @@ impl Master {
             let heap = p.heap_bytes;
             crate::bail!(NMC_ERR_NO_SPACE, "a value of {bytes} bytes does not fit the store's {heap} bytes of a heap");
         };
-        let quota = self.accounts.get(namespace as usize).map_or(0, |account| account.quota);
-        let paged = u64::from(pages) * u64::from(p.page_bytes);
-        if quota != 0 {
-            self.respect_quota(view, namespace, quota, paged, flags & FLAG_SPARES != 0)?;
-        }
-        let mut runs = std::mem::take(&mut self.runs);
-        runs.clear();
         let (key_len, metadata_len) = (key.len(), metadata.len());
         let (contiguous, spares) = (flags & FLAG_CONTIGUOUS != 0, flags & FLAG_SPARES != 0);
         let need = Need { pages, key_len, metadata_len, contiguous, spares };
+        let quota = self.accounts.get(namespace as usize).map_or(0, |account| account.quota);
+        let paged = u64::from(pages) * u64::from(p.page_bytes);
+        if quota != 0 {
+            self.respect_quota(view, (namespace, quota), (owner, among), need)?;
+        }
+        let mut runs = std::mem::take(&mut self.runs);
+        runs.clear();
         let (owner, index, key_run) = match self.find_room(view, owner, among, need, &mut runs, now) {
             Ok(room) => room,
             Err(error) => {

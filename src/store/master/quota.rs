@@ -2,8 +2,8 @@
 //! and stand in between: where the search stopped it goes on with the next call.
 
 use super::evict::LEVELS;
+use super::make_room::{Need, SPARED};
 use super::*;
-use crate::store::master::make_room::SPARED;
 
 /// Where the search for objects of a namespace goes on in a rank: nothing that can go is in the queues before this one, nor in front of it there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,15 +14,15 @@ pub(super) struct Place {
 }
 
 impl Master {
-    /// Evicts what a namespace has too much for a value of so many bytes; without what only memory has if it `spares` that.
+    /// Evicts what a namespace has too much for a value that is to lie on `owner`, or on any rank of `among`, if that is not empty.
     pub(super) fn respect_quota(
         &mut self,
         view: &View<'_>,
-        namespace: u32,
-        quota: u64,
-        need: u64,
-        spares: bool,
+        (namespace, quota): (u32, u64),
+        (owner, among): (u32, u64),
+        value: Need,
     ) -> Result<()> {
+        let need = u64::from(value.pages) * u64::from(self.map.params().page_bytes);
         let used = |master: &Self| master.accounts.get(namespace as usize).map_or(0, |account| account.used);
         let over = |master: &Self| used(master).saturating_add(need).saturating_sub(quota);
         if over(self) == 0 {
@@ -36,16 +36,27 @@ impl Master {
         self.sweep_quarantine(view, SWEEP);
         self.sweep_limbo(view, BUDGET);
         self.hurry_flush(view, HURRIED_STEPS);
+        if !self.may_fit_one(view, owner, among, value) {
+            return Err(self.nothing_to_evict(view, owner, value));
+        }
         self.read_pins(view);
         let (mut budget, mut victims) = (BUDGET, std::mem::take(&mut self.batch));
         // Once from where the last one stopped, and once from the beginning.
         for _ in 0..2 {
-            if over(self) == 0 || budget == 0 {
+            let wanted = over(self);
+            if wanted == 0 || budget == 0 {
                 break;
             }
             victims.clear();
-            self.choose_own(view, namespace, (over(self), spares), &mut budget, &mut victims);
-            victims.chunks(BATCH).for_each(|batch| _ = self.evict(view, batch));
+            self.choose_own(view, namespace, (wanted, value.spares), &mut budget, &mut victims);
+            let gained = victims.iter().fold(0, |gained, index| self.paged_bytes(*index).saturating_add(gained));
+            // What cannot come makes nothing go. Where it takes long to see that, what was found goes.
+            if gained >= wanted || budget == 0 {
+                victims.chunks(BATCH).for_each(|batch| _ = self.evict(view, batch));
+            } else {
+                // What was chosen is still there.
+                (0..self.ranks.len()).for_each(|rank| self.set_place(namespace, rank, None));
+            }
         }
         self.batch = victims;
         self.count_all();
