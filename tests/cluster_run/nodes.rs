@@ -9,6 +9,7 @@ use nanomc::store;
 use nanomc::store::types::{Look, Retain};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// No port of the machine is open: who may enter the folder may take part.
@@ -18,7 +19,8 @@ fn masters_and_nodes_listen_at_sockets_of_a_folder() {
     let path = |name: &str| format!("unix:{}", dir.path().join(name).display());
     let directory = Directory::at(&Address::literal(&path("master")).unwrap(), 1, "", vec![]);
     let config = || Config { host: path("nodes"), ..directory.config() };
-    let sockets = || std::fs::read_dir(dir.path().join("nodes")).unwrap().count();
+    let files = || std::fs::read_dir(dir.path().join("nodes")).unwrap().map(|file| file.unwrap().file_name());
+    let sockets = || files().filter(|name| name.to_str().unwrap().ends_with(".sock")).count();
     let (first, second, other) =
         (Cluster::open(config()).unwrap(), Cluster::open(config()).unwrap(), Cluster::open(config()).unwrap());
     let (store, another) = (a_store(64), a_store(64));
@@ -50,7 +52,7 @@ fn masters_and_nodes_listen_at_sockets_of_a_folder() {
     assert_eq!(sockets(), 2);
     assert_eq!(get(&other, "k2", 1000).unwrap(), value(2, 1000));
     drop((first, second, hasty));
-    assert_eq!(sockets(), 0);
+    assert_eq!(files().count(), 0);
     // Where there is no folder, and none can be made; where no name of a socket has room; and where others could not come.
     let status = |config| {
         Cluster::open(config).and_then(|cluster| cluster.mount(&a_store(8), None, false)).err().map(|e| e.status)
@@ -63,6 +65,52 @@ fn masters_and_nodes_listen_at_sockets_of_a_folder() {
     assert_eq!(status(Config { host: "unix:nodes".into(), ..config() }), Some(NMC_ERR_INVALID_ARG));
     let far = Config { masters: vec!["192.0.2.1:1".into()], token: "t".into(), ..config() };
     assert_eq!(status(far), Some(NMC_ERR_INVALID_ARG));
+}
+
+/// Not a test of its own: a process of [`what_nodes_leave_in_a_folder_that_were_killed_goes`].
+#[test]
+fn listens_in_a_folder() {
+    let Ok(args) = std::env::var("NMC_NODE_IN_A_FOLDER") else { return };
+    let (master, host) = args.split_once(',').unwrap();
+    let client =
+        Cluster::open(Config { masters: vec![master.into()], host: host.into(), ..Config::default() }).unwrap();
+    client.mount(&a_store(8), None, true).unwrap();
+    // Until it is killed, or nobody is there any more who could.
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+#[test]
+fn what_nodes_leave_in_a_folder_that_were_killed_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let directory = Directory::new();
+    let host = format!("unix:{}", dir.path().display());
+    let sockets = || {
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(".sock")).count()
+    };
+    let process = || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "nodes::listens_in_a_folder", "--nocapture", "--test-threads=1"]);
+        command.env("NMC_NODE_IN_A_FOLDER", format!("{},{host}", directory.address));
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let members = |n| {
+        let client = directory.client();
+        eventually("all are members", || client.segments().unwrap().iter().filter(|s| s.state == 0).count() == n);
+    };
+    let (mut first, mut second) = (process(), process());
+    members(2);
+    assert_eq!(sockets(), 2);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(sockets(), 2, "nobody has looked");
+    let client = Cluster::open(Config { host: host.clone(), ..directory.config() }).unwrap();
+    client.mount(&a_store(8), None, true).unwrap();
+    assert_eq!(sockets(), 2, "that of the one that lives, and the new one");
+    put(&client, "k", b"value", 2).unwrap();
+    assert_eq!(client.query(&[b"k"]).unwrap()[0].replicas.len(), 2, "the one that lives can be reached");
+    second.kill().unwrap();
+    second.wait().unwrap();
 }
 
 #[test]

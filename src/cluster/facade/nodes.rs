@@ -11,7 +11,7 @@ use crate::base::status::{
     NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
 };
 use crate::cluster::client::Call;
-use crate::cluster::net::{Address, Listener, UNIX};
+use crate::cluster::net::{Address, Listener, UNIX, sweep};
 use crate::cluster::node::{self, Memory, NodeStore, Offer};
 use crate::cluster::run::client::is_refusal;
 use crate::cluster::run::node as agent;
@@ -27,6 +27,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Where nodes listen that have no port of their own: one of these that is free.
 const NODE_PORTS: std::ops::Range<u16> = 12300..14300;
+/// What the names of sockets in a folder end with.
+const SOCKET: &str = ".sock";
+/// How many sockets are tried.
+const MOST_TRIED: u32 = 8;
 /// How often a leader hears of a node; after how long without an answer a node says something again, and tries another master.
 pub const PING_MS: Millis = 1_000;
 /// See [`PING_MS`].
@@ -222,18 +226,28 @@ fn host_name(host: &str) -> &str {
     }
 }
 
-/// A socket in a folder, which is made for this user alone if it is not there. That of a node with a name has the same path each time, so
-/// that the next one takes the place of one that was killed.
+/// A socket in a folder, which is made for this user alone if it is not there. That of a node with a name has the same path each time. What is left
+/// there of nodes that were killed goes.
 fn listen_in(folder: &Path, name: Option<&str>) -> Result<Listener> {
     let made = DirBuilder::new().mode(0o700).create(folder);
     if let Err(error) = made.or_else(|e| if folder.is_dir() { Ok(()) } else { Err(e) }) {
         return Err(Error::os("mkdir", &error).context(folder.display()));
     }
+    sweep(folder, |file| file.strip_suffix(SOCKET).is_some_and(|number| u64::from_str_radix(number, 16).is_ok()));
     let at = |number: u64| {
-        let path = folder.join(format!("{number:016x}.sock"));
+        let path = folder.join(format!("{number:016x}{SOCKET}"));
         Listener::bind(&Address::literal(&format!("{UNIX}{}", path.display()))?)
     };
     // Whether the name is another's the master says.
-    let named = name.map(|name| at(xxh3_64(name.as_bytes()))).and_then(Result::ok);
-    named.map_or_else(|| at(random_u64()?), Ok)
+    if let Some(Ok(listener)) = name.map(|name| at(xxh3_64(name.as_bytes()))) {
+        return Ok(listener);
+    }
+    // Another process that sweeps may have just looked at what was beginning.
+    let mut listener = at(random_u64()?);
+    for _ in 1..MOST_TRIED {
+        if listener.is_err() {
+            listener = at(random_u64()?);
+        }
+    }
+    listener
 }

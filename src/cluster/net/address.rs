@@ -1,6 +1,7 @@
 //! Where somebody listens: `host:port`, or `unix:/path`. What comes from a peer must be a number already, because names are looked up
 //! by waiting.
 
+use super::path::Claim;
 use super::sys;
 use crate::base::error::{Error, Result};
 use crate::base::status::NMC_ERR_INVALID_ARG;
@@ -8,8 +9,7 @@ use crate::rpc::ParentOnly;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What the text of a path on this machine begins with.
 pub const UNIX: &str = "unix:";
@@ -96,9 +96,11 @@ impl std::fmt::Display for Address {
 /// Somebody who can be connected to.
 #[derive(Debug)]
 pub struct Listener {
+    /// Of a path: it is removed at the end, first.
+    _claim: Option<Claim>,
     /// A child that lives on must not keep the port of a process that has died.
     socket: ParentOnly,
-    /// Where it listens; a path is removed at the end.
+    /// Where it listens.
     at: Address,
 }
 
@@ -106,22 +108,21 @@ impl Listener {
     /// Listens there. Port 0 is any free one.
     pub fn bind(address: &Address) -> Result<Self> {
         let failed = |e: std::io::Error| Error::os("bind", &e).context(address);
-        let (socket, at) = match address {
+        let (claim, socket, at) = match address {
             Address::Tcp(at) => {
                 let listener = TcpListener::bind(at).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
                 let at = listener.local_addr().map_err(|e| Error::os("getsockname", &e))?;
-                (OwnedFd::from(listener), Address::Tcp(at))
+                (None, OwnedFd::from(listener), Address::Tcp(at))
             }
             Address::Unix(path) => {
-                remove_dead(path);
-                let listener = UnixListener::bind(path).map_err(failed)?;
+                let (claim, listener) = Claim::listen(path)?;
                 listener.set_nonblocking(true).map_err(failed)?;
-                (OwnedFd::from(listener), address.clone())
+                (Some(claim), OwnedFd::from(listener), address.clone())
             }
         };
         sys::let_many_wait(&socket);
-        Ok(Self { socket: ParentOnly::new(socket), at })
+        Ok(Self { _claim: claim, socket: ParentOnly::new(socket), at })
     }
 
     /// Where it listens.
@@ -156,22 +157,6 @@ impl AsFd for Listener {
 impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Address::Unix(path) = &self.at {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-/// A socket that nobody listens at any more is in the way of the next who does.
-fn remove_dead(path: &Path) {
-    let refused = |e: std::io::Error| e.kind() == ErrorKind::ConnectionRefused;
-    if sys::connect_unix(path).is_err_and(refused) {
-        let _ = std::fs::remove_file(path);
     }
 }
 

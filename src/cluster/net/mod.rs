@@ -6,6 +6,7 @@ pub mod address;
 mod channel;
 mod link;
 mod numbers;
+mod path;
 pub mod renewed;
 pub mod secure;
 pub mod sys;
@@ -15,6 +16,7 @@ mod tests;
 pub use address::{Address, Listener, UNIX};
 pub use link::Spans;
 pub use numbers::ByNumber;
+pub use path::sweep;
 pub use sys::{Poller, Ready, Span, Timer, most_files, now_ms, now_ns};
 
 use super::types::{Millis, Peer};

@@ -555,13 +555,20 @@ pub struct Child(libc::pid_t);
 impl Child {
     /// One that has come so far that what is done in a child first is done.
     pub fn fork() -> Self {
+        Self::doing(|| ())
+    }
+
+    /// One that has done this: system calls, and nothing for which it needs what another thread may have had when it was made.
+    pub fn doing(first: impl FnOnce()) -> Self {
         let (mut here, there) = std::os::unix::net::UnixStream::pair().unwrap();
-        // SAFETY: the child makes system calls only, and ends by itself if nobody ends it.
+        // SAFETY: the child makes system calls, for which it takes memory at most, and ends by itself if nobody ends it.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            // SAFETY: plain system call.
+            unsafe { libc::alarm(60) };
+            first();
             // SAFETY: as above; the byte and the descriptor are the child's own.
             unsafe {
-                libc::alarm(60);
                 libc::write(there.as_raw_fd(), [1u8].as_ptr().cast(), 1);
                 loop {
                     libc::pause();
