@@ -2,9 +2,12 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test reports by failing")]
 #![allow(unsafe_code, reason = "sets resource limits")]
 
+#[path = "common/cluster.rs"]
+mod cluster;
 mod common;
 
 use nanomc::base::status::*;
+use nanomc::cluster::facade::{Cluster, Got, Item};
 use nanomc::world::World;
 use std::process::{Command, Output};
 
@@ -81,6 +84,7 @@ fn child() {
             println!("works with {worked:?} spare descriptors");
             assert!(worked.is_some_and(|n| n > 3), "the limit was felt: {worked:?}");
         }
+        "client" => no_descriptor_for_a_client(),
         "cgroup" => {
             let group = std::path::PathBuf::from(std::env::var("NMC_GROUP").expect("group"));
             std::fs::write(group.join("cgroup.procs"), std::process::id().to_string()).expect("enter the group");
@@ -110,6 +114,55 @@ fn child() {
     println!("case passed");
 }
 
+/// Reads several values together.
+fn get_all(client: &Cluster, keys: &[&str], bytes: usize) -> Vec<i32> {
+    let mut into = vec![vec![0; bytes]; keys.len()];
+    let slices: Vec<_> = into.iter_mut().map(|into| [cluster::slice_mut(into)]).collect();
+    let items: Vec<_> = keys.iter().zip(&slices).map(|(key, slices)| Item::new(key.as_bytes(), slices)).collect();
+    let status = |got: Got| got.result.err().map_or(NMC_OK, |error| error.status);
+    client.get(&items).expect("a batch").into_iter().map(status).collect()
+}
+
+fn no_descriptor_for_a_client() {
+    let (small, large) = (cluster::value(1, 1000), cluster::value(2, 200_000));
+    let directory = cluster::Directory::new();
+    let (owner, store) = (directory.client(), cluster::a_store(64));
+    owner.mount(&store, None, false).expect("mount");
+    // Clients that have spoken to nobody, to the master alone, and to the node too; that one has a connection for large values.
+    let [nobody, master, both] = [(); 3].map(|()| directory.client());
+    assert_eq!(master.exists(&[b"none"]).expect("an answer"), [false]);
+    cluster::put(&both, "small", &small, 1).expect("put");
+    let all = ["a", "b", "c"];
+    all.iter().for_each(|key| cluster::put(&both, key, &large, 1).expect("put"));
+
+    set_soft_nofile(std::fs::read_dir("/proc/self/fd").expect("fds").count() as u64 + 10);
+    let mut taken = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        taken.push(file);
+    }
+    let error = nobody.exists(&[b"small"]).expect_err("nobody can be asked");
+    assert!(error.status == NMC_ERR_LIMIT && error.message.contains("ulimit"), "{error}");
+    assert_eq!(nobody.remove(b"small", true).map_err(|error| error.status), Err(NMC_ERR_LIMIT));
+    for client in [&nobody, &master] {
+        assert_eq!(cluster::put(client, "new", &small, 1), Err(NMC_ERR_LIMIT));
+        assert_eq!(cluster::put(client, "new", &large, 1), Err(NMC_ERR_LIMIT));
+        assert_eq!(cluster::get(client, "small", small.len()), Err(NMC_ERR_LIMIT));
+        assert_eq!(get_all(client, &all, large.len()), [NMC_ERR_LIMIT; 3]);
+    }
+    // Who has connections goes on with those.
+    assert_eq!(cluster::get(&both, "small", small.len()), Ok(small.clone()));
+    assert_eq!(get_all(&both, &all, large.len()), [NMC_OK; 3]);
+    cluster::put(&both, "another", &large, 1).expect("put");
+
+    drop(taken);
+    set_soft_nofile(1024);
+    for client in [&nobody, &master] {
+        assert_eq!(cluster::get(client, "small", small.len()), Ok(small.clone()));
+        assert_eq!(get_all(client, &all, large.len()), [NMC_OK; 3]);
+    }
+    cluster::put(&nobody, "new", &large, 1).expect("put");
+}
+
 fn set_soft_nofile(value: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls use a struct of ours.
@@ -134,6 +187,11 @@ fn a_file_size_limit_is_a_status() {
 #[test]
 fn an_address_space_limit_is_a_status() {
     expect_status("as");
+}
+
+#[test]
+fn what_a_client_has_no_descriptor_for_is_a_status() {
+    expect_status("client");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::requests::Pace;
 use super::stripes::{Parts, part_of};
 use super::words::{Action, Call, GetCall, Outcome, ReadOrder};
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
+    NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_ERR_CORRUPT, NMC_ERR_LIMIT, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
     NMC_ERR_TOO_SMALL, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
 use crate::cluster::net::UNIX;
@@ -216,6 +216,8 @@ impl Getting {
                     _ => self.wait(NMC_ERR_UNAVAILABLE, cx),
                 }
             }
+            // There may be a connection to another owner.
+            (Step::Fetching(_), Reply::Failed(NMC_ERR_LIMIT)) if !self.list.is_empty() => self.next(cx),
             // Nothing of it is under way.
             (Step::Finding | Step::Fetching(_), Reply::Failed(status)) => Some(Outcome::of(status)),
             (Step::Finding, _) => self.wait(NMC_ERR_UNAVAILABLE, cx),

@@ -29,7 +29,7 @@ pub(super) fn words(status: nmc_status_t) -> &'static str {
         }
         NMC_ERR_NO_SPACE => "too few nodes have room for it",
         NMC_ERR_LIMIT => {
-            "a node that is to have it has values of as many namespaces already, or had them, as a store can have"
+            "this process may have no more files open (ulimit -n), or a node that is to have it has values of as many namespaces already, or had them, as a store can have"
         }
         NMC_ERR_TIMEOUT => "no answer in time from a master, or from a node that has it or is to have it",
         NMC_ERR_UNAVAILABLE => "no master leads, or no node takes it",

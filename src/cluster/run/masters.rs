@@ -1,5 +1,6 @@
 //! Connections to the masters of a list, made when something is to be said.
 
+use super::is_of_process;
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::cluster::net::{Address, Net};
@@ -25,14 +26,17 @@ impl Masters {
         memory::collect(addresses.iter().map(remote)).map(Self)
     }
 
-    /// The connection to one of them, which may only begin to be one; none if it could not be reached a moment ago.
-    pub(super) fn link(&mut self, at: usize, net: &mut Net, now: Millis) -> Option<Peer> {
-        let remote = self.0.get_mut(at)?;
+    /// The connection to one of them, which may only begin to be one; none if it could not be reached a moment ago. An error if this process can
+    /// make none.
+    pub(super) fn link(&mut self, at: usize, net: &mut Net, now: Millis) -> Result<Option<Peer>> {
+        let Some(remote) = self.0.get_mut(at) else { return Ok(None) };
         if remote.peer.is_none() && now >= remote.retry_at {
-            remote.retry_at = now + RETRY_MS;
-            remote.peer = net.connect(&remote.address).ok();
+            match net.connect(&remote.address) {
+                Err(error) if is_of_process(&error) => return Err(error),
+                connected => (remote.peer, remote.retry_at) = (connected.ok(), now + RETRY_MS),
+            }
         }
-        remote.peer
+        Ok(remote.peer)
     }
 
     /// All connections.

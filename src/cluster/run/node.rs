@@ -442,7 +442,7 @@ impl<S: Memory> Running<S> {
                 if let Some(incarnation) = frame.message.own_incarnation() {
                     *incarnation = self.secret;
                 }
-                if let Some(peer) = self.masters.link(at, &mut self.net, now) {
+                if let Ok(Some(peer)) = self.masters.link(at, &mut self.net, now) {
                     let _ = self.net.send(peer, &frame);
                 }
             }

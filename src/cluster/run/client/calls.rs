@@ -234,14 +234,15 @@ impl State {
     fn act(&mut self, action: Action, now: Millis) {
         match action {
             Action::Master(at, frame) => match self.masters.link(at, &mut self.net, now) {
-                Some(peer) => {
+                Ok(Some(peer)) => {
                     let noted = self.note(frame.request, Sent { peer, call: 0, large: None });
                     if noted {
                         self.say(peer, &frame);
                     }
                 }
-                None if frame.request != 0 => self.events.push(Event::Lost(frame.request)),
-                None => {}
+                _ if frame.request == 0 => {}
+                Ok(None) => self.events.push(Event::Lost(frame.request)),
+                Err(error) => self.events.push(Event::Failed(frame.request, error.status)),
             },
             Action::Node(id, endpoint, frame, from) => self.ask_node(id, endpoint, frame, from),
             Action::Take { request, into, length, sum } => self.take(request, into, length, sum),

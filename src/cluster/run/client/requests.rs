@@ -2,10 +2,12 @@
 //! one for itself until it is over.
 
 use super::{Large, MOST_LARGE, Sent, State, Waiting};
+use crate::base::error::Error;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_CANCELLED, NMC_ERR_UNSUPPORTED, nmc_status_t};
 use crate::cluster::client::{Event, Memory};
 use crate::cluster::net::{Address, Span, Spans, now_ms};
+use crate::cluster::run::is_of_process;
 use crate::cluster::types::{MAX_PARTS, Millis, NodeId, Peer, SMALL};
 use crate::cluster::wire::{Frame, Message};
 use std::sync::atomic::AtomicU8;
@@ -13,6 +15,11 @@ use std::sync::atomic::AtomicU8;
 /// What stubs are made of: how many bytes they have is all that matters, and their value may be where the CPU does not read.
 static STUB: [AtomicU8; 4096] = [const { AtomicU8::new(0) }; 4096];
 const _: () = assert!(STUB.len() as u64 >= MAX_PARTS);
+
+/// A request did not come to a node.
+fn unreached(request: u64, why: &Error) -> Event {
+    if is_of_process(why) { Event::Failed(request, why.status) } else { Event::Lost(request) }
+}
 
 fn is_stub(message: &Message) -> bool {
     matches!(message, Message::Put(put) if put.put.is_striped())
@@ -63,7 +70,7 @@ impl State {
                     node.shared = Some(peer);
                     self.send(peer, None, frame, from);
                 }
-                Err(_) if frame.request != 0 => self.events.push(Event::Lost(frame.request)),
+                Err(error) if frame.request != 0 => self.events.push(unreached(frame.request, &error)),
                 Err(_) => {}
             }
             return;
@@ -85,9 +92,12 @@ impl State {
                             self.large.insert(peer, Large { node: id, seen: 0, moved: (0, false) });
                             peer
                         }
-                        Err(_) => {
+                        // It waits for one of those that there are.
+                        Err(error) if is_of_process(&error) && node.large > 0 => return,
+                        Err(error) => {
                             let lost = std::mem::take(&mut node.waiting);
-                            self.events.extend(lost.into_iter().map(|waiting| Event::Lost(waiting.frame.request)));
+                            let lost = lost.into_iter().map(|waiting| unreached(waiting.frame.request, &error));
+                            self.events.extend(lost);
                             return;
                         }
                     }
