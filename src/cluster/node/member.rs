@@ -302,6 +302,11 @@ impl<S: Storage> Agent<S> {
 
     /// Says what is due to the leader, or looks for one.
     pub(super) fn speak(&mut self, now: Millis, to: &mut Queue<Action>) {
+        let asleep = now.saturating_sub(std::mem::replace(&mut self.looked_at, now));
+        if asleep > self.config.ping_ms && self.serves(now) {
+            // Nobody was silent meanwhile: the process was stopped, or had no processor. It is a member still.
+            self.heard = self.heard.saturating_add(asleep).min(now);
+        }
         if now >= self.heard + self.config.master_ms {
             self.leaders.unanswered();
             (self.heard, self.asked_since) = (now, now);

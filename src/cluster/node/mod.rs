@@ -223,6 +223,8 @@ pub struct Agent<S: Storage> {
     /// When the leader was heard of last, and spoken to last.
     heard: Millis,
     pinged: Millis,
+    /// When it was looked last whether it was.
+    looked_at: Millis,
     /// Since when the current master is asked to let the node in.
     asked_since: Millis,
     fence_ms: Millis,
@@ -274,6 +276,7 @@ impl<S: Storage> Agent<S> {
             joined_at: 0,
             heard: now,
             pinged: 0,
+            looked_at: now,
             asked_since: now,
             fence_ms: 0,
             taken: BTreeMap::new(),

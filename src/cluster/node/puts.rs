@@ -108,7 +108,8 @@ impl<S: Storage> Agent<S> {
             crate::bail!(NMC_ERR_STALE, "put {:x} began in term {}; the node is in {}", put.put.0, put.term, self.term);
         }
         if self.standing != Standing::In || self.position() < put.after {
-            crate::bail!(NMC_ERR_BUSY, "the node has not applied what was removed before the put");
+            // It will have in a moment, or is a member again.
+            crate::bail!(NMC_NOT_READY, "the node has not applied what was removed before the put");
         }
         Ok(None)
     }

@@ -7,7 +7,7 @@ use super::{Action, Agent, Config, Event, Plan};
 use crate::base::queue::Queue;
 use crate::base::status::{
     NMC_ERR_BUSY, NMC_ERR_EXISTS, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_STALE, NMC_ERR_TIMEOUT,
-    NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK,
+    NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_NOT_READY, NMC_OK,
 };
 use crate::cluster::types::{Media, Millis, NO_INDEX, Name, NodeId, ObjectKey, Peer, Position, PutId};
 use crate::cluster::wire::*;
@@ -276,7 +276,7 @@ fn entries_are_applied_in_order_and_once() {
 fn a_put_is_taken_in_the_term_in_which_it_began_and_after_what_was_removed_before() {
     let mut rig = Rig::joined(16);
     assert_eq!(rig.put_status(1, put(4, position(0))), Some(NMC_ERR_STALE));
-    assert_eq!(rig.put_status(2, put(5, position(3))), Some(NMC_ERR_BUSY));
+    assert_eq!(rig.put_status(2, put(5, position(3))), Some(NMC_NOT_READY), "it comes again by itself");
     assert_eq!(rig.put_status(3, put(5, position(0))), None);
     assert!(matches!(rig.actions[..], [Action::Receive { request: 3, .. }, ..]));
     // Another leader comes before its bytes have.
@@ -284,6 +284,30 @@ fn a_put_is_taken_in_the_term_in_which_it_began_and_after_what_was_removed_befor
     assert!(rig.actions.contains(&Action::Stop(PutId::clustered(5, 3))));
     rig.on(Event::Received(PutId::clustered(5, 3), true));
     assert!(rig.agent.storage().find(&key()).is_none());
+}
+
+/// One that was stopped for a while, or had no processor, goes on as the member that it is.
+#[test]
+fn a_node_that_was_asleep_does_not_take_that_for_silence_of_its_leader() {
+    let mut rig = Rig::joined(16);
+    let is_out = |rig: &mut Rig| {
+        let actions = std::mem::take(&mut rig.actions);
+        let joins = |action| matches!(action, Action::Master(_, Frame { message: Message::Join(_), .. }));
+        actions.into_iter().any(joins)
+    };
+    rig.now += 8000;
+    rig.on(Event::Tick);
+    assert!(!is_out(&mut rig));
+    assert_eq!(rig.put_status(1, put(5, position(0))), None, "it is taken");
+    rig.on(Event::Received(PutId::clustered(5, 3), true));
+    // Control: awake, and nobody answers.
+    for _ in 0..16 {
+        rig.now += 250;
+        rig.on(Event::Tick);
+    }
+    assert!(is_out(&mut rig));
+    let next = Put { put: PutId::clustered(5, 4), ..put(5, position(0)) };
+    assert_eq!(rig.put_status(2, next), Some(NMC_NOT_READY), "until it is a member again");
 }
 
 #[test]
@@ -1016,6 +1040,8 @@ fn what_comes_from_the_disk_keeps_nobody_waiting_and_is_given_to_who_still_wants
     assert!(!rig.agent.serves(rig.now));
     assert_eq!(serve(&mut rig), [(7, NMC_ERR_UNAVAILABLE)]);
     assert_eq!(rig.agent.storage().find(&key()).and_then(|at| rig.agent.storage().header(at)).unwrap().pins, 0);
+    rig.now += 4000;
+    rig.on(Event::Tick);
     rig.acknowledge_all();
     rig.welcome(5, 2 << STREAM_SHIFT, position(0), false);
     rig.acknowledge_all();

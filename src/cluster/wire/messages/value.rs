@@ -86,7 +86,7 @@ message_structs! {
 
     /// Node → client: what came of a put.
     pub struct PutDone {
-        /// OK, or NO_SPACE, BUSY, EXISTS: try another segment; STALE: begin again.
+        /// OK, or NO_SPACE, BUSY, EXISTS: try another segment; NOT_READY: this one in a moment; STALE: begin again.
         pub status: nmc_status_t,
         /// What was published.
         pub done: Option<Done>,
