@@ -38,8 +38,8 @@ const MAX_NAME: usize = 255;
 /// `nmc_client_unregister`, which wait for NIXL; submitted calls have the same time. Values may be in host memory or GPU
 /// memory. One of the masters leads; this leader knows which node has which key. Statuses that every function can
 /// return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`; and if it asks a master, `NMC_ERR_PERMISSION`
-/// (the token differs, or a certificate is not from the authority) and `NMC_ERR_VERSION` (masters and client speak
-/// different versions).
+/// (the token differs, or a certificate is not from the authority), `NMC_ERR_VERSION` (masters and client speak
+/// different versions) and `NMC_ERR_LIMIT` (it needs a connection, and no file descriptor is left).
 pub struct nmc_client_t {
     _opaque: [u8; 0],
 }
@@ -276,6 +276,7 @@ pub unsafe extern "C" fn nmc_client_put(
 /// one. After an error the contents of the buffers are undefined. Thread-safe. Not graph-safe. Statuses:
 /// `NMC_ERR_NOT_FOUND`, `NMC_ERR_TOO_SMALL`, `NMC_ERR_UNAVAILABLE` (no master answers, or a new one does not know yet
 /// what the nodes have), `NMC_ERR_CORRUPT` (the owners keep checksums, and every copy that was read was damaged),
+/// `NMC_ERR_BUSY` (an owner had nothing free to send it with: pin slots, or room for what only its disk has),
 /// `NMC_ERR_TIMEOUT`, `NMC_ERR_CANCELLED`, `NMC_ERR_NO_MEMORY`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_get(
