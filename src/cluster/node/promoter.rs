@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 
 /// Values that are read together.
 const TOGETHER: usize = 16;
-/// Threads: one of them brings values into memory, all others, and that one if nobody asks for more, read beside it.
+/// Threads: one of them at a time brings values into memory, while the others read beside it.
 const THREADS: usize = 4;
 
 /// What memory says that takes nothing: all is held or retained, the value is too large for it or for the quota of its namespace, there is no
@@ -105,12 +105,14 @@ struct Work {
     read: Vec<Option<Came>>,
     /// They are brought into memory.
     bringing: bool,
+    /// Those before were: next is one that memory takes nothing of, if there is one.
+    has_brought: bool,
 }
 
 impl Work {
     fn new() -> Result<Self> {
         let (jobs, read) = (memory::with_capacity(TOGETHER)?, memory::with_capacity(TOGETHER)?);
-        Ok(Self { jobs, read, bringing: false })
+        Ok(Self { jobs, read, bringing: false, has_brought: false })
     }
 }
 
@@ -233,7 +235,7 @@ impl Shared {
     }
 
     fn read(&self, work: &mut Work) {
-        let Work { jobs, read, bringing } = work;
+        let Work { jobs, read, bringing, .. } = work;
         if !*bringing {
             read.extend(jobs.iter().map(|job| Some((self.ways.beside)(job, &self.room))));
             return;
@@ -286,16 +288,16 @@ impl Shared {
 }
 
 impl State {
-    /// Takes what is read next: one that memory takes nothing of; or those of one namespace, in the order in which they were asked for, unless
-    /// somebody brings others into memory.
+    /// Takes what is read next: those of one namespace, in the order in which they were asked for, unless somebody brings others into memory; or one
+    /// that memory takes nothing of. Neither waits for all of the other kind.
     fn take(&mut self, work: &mut Work) {
-        if let Some(job) = self.beside.pop_front() {
-            return work.jobs.push(job);
-        }
-        let Some(space) = self.jobs.front().map(|job| job.store.namespace_id()).filter(|_| !self.bringing) else {
+        let had_turn = std::mem::take(&mut work.has_brought) && !self.beside.is_empty();
+        let first = self.jobs.front().filter(|_| !self.bringing && !had_turn);
+        let Some(space) = first.map(|job| job.store.namespace_id()) else {
+            work.jobs.extend(self.beside.pop_front());
             return;
         };
-        (self.bringing, work.bringing) = (true, true);
+        (self.bringing, work.bringing, work.has_brought) = (true, true, true);
         let next = |job: &&Job| job.store.namespace_id() == space;
         let count = self.jobs.iter().take(TOGETHER).take_while(next).count();
         for job in self.jobs.drain(..count) {
