@@ -2,8 +2,10 @@
 // more than the documentation says.
 #include <sys/stat.h>
 
+#include <atomic>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "../support/cluster.hpp"
 #include "../support/value.hpp"
@@ -352,6 +354,40 @@ void lost_copies() {
   SAID(control, "copies two", "1 on 1");  // the control: nobody was told to
 }
 
+// For longer than a node waits for an answer of a master, and not so long that it is away.
+void stopped() {
+  promise("puts_at_a_node_that_was_stopped_for_a_while_wait_until_it_has_gone_on");
+  Master master;
+  Process node = opened(master.address());
+  REQUIRE(SAID(node, "mount a 64", "NMC_OK"));
+  const OpenClient client(master.address());
+  for (int round = 0; round < 2; ++round) {
+    stop_child(node.pid());
+    sleep_ms(3500);
+    std::atomic<bool> over{false};
+    std::atomic<int> put{0}, failed{0}, how{NMC_OK};
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 6; ++thread) {
+      threads.emplace_back([&, thread] {
+        for (int i = 0; !over; ++i) {
+          const std::string key = std::to_string(round) + "-" + std::to_string(thread) + "-" + std::to_string(i), value(100, 'v');
+          const nmc_slice_t bytes = slice(value);
+          const nmc_status_t status = nmc_client_put(client, slice(key), &bytes, 1, nullptr);
+          if (status == NMC_OK) ++put;
+          if (status != NMC_OK) ++failed, how = status;
+        }
+      });
+    }
+    sleep_ms(200);
+    kill(node.pid(), SIGCONT);
+    const double start = seconds_now();
+    while (put < 1000 && failed == 0 && seconds_now() - start < kPatience) sleep_ms(1);
+    over = true;
+    for (std::thread& thread : threads) thread.join();
+    if (!CHECK(put >= 1000 && failed == 0)) printf("     %d failed, one with %s\n", failed.load(), nmc_status_name(how));
+  }
+}
+
 void tokens() {
   promise("with_a_token_only_who_knows_it_is_heard");
   Place place;
@@ -382,5 +418,6 @@ int main() {
   drains();
   lost_copies();
   tokens();
+  stopped();  // last: no process that has a client may fork another one
   return finish();
 }
