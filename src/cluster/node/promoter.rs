@@ -318,7 +318,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::strays::{config, world};
+    use crate::store::test_store::{config, world};
     use std::time::Duration;
 
     /// Those that are beside memory now, and the most there were.
