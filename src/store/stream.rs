@@ -11,7 +11,7 @@ use crate::layout::store::{FLAG_CHECKSUM, FLAG_HIDDEN};
 use crate::mem::HeapKind;
 use crate::store::client::Store;
 use crate::store::copy::{Cursor, Pieces, walk};
-use crate::store::types::{Location, Look, Opened, Pin, check_within, located, not_found, shaped, show};
+use crate::store::types::{Location, Look, Opened, Pin, check_key, check_within, located, not_found, shaped, show};
 use crate::sync::object;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -230,7 +230,7 @@ impl Store {
 
     /// Pins an object in a reserved slot, which must be empty: what a captured unpin emptied, or was never used.
     pub fn pin_slot(&self, slot: u32, key: &[u8]) -> Result<Look<(Pin, Location)>> {
-        crate::store::types::check_key(key)?;
+        check_key(key)?;
         self.check_slot(slot)?;
         let view = self.client.view();
         if self.slot_word(view, slot).is_none_or(|word| object::scan(word) != 0) {

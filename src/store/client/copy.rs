@@ -5,12 +5,12 @@
 use super::client::Client;
 use super::handle::Store;
 use crate::base::error::Result;
-use crate::cuda::Reach;
-use crate::cuda::{self, Copier, Device, Ordinary};
+use crate::cuda::{self, Copier, Device, Ordinary, Reach};
 use crate::layout::store::{ObjectHeader, Shape, View};
 use crate::mem::HeapKind;
 use crate::store::copy::{Base, Cursor, Pieces, Slice, copy_by_cpu, page_sum, walk};
 use crate::store::sys;
+use crate::store::types::Opened;
 
 impl<'v> Cursor<'v> {
     /// At byte `offset` of an object that is pinned or planned and has this shape.
@@ -160,7 +160,7 @@ impl Client {
 
 impl Store {
     /// CRC32C of the bytes of a plan in host memory that nobody writes to any more.
-    pub fn plan_checksum(&self, plan: &crate::store::types::Opened) -> Result<u32> {
+    pub fn plan_checksum(&self, plan: &Opened) -> Result<u32> {
         if self.client.member().heap_kind() != HeapKind::Host {
             crate::bail!(NMC_ERR_UNSUPPORTED, "the CPU does not reach the bytes of a device heap");
         }

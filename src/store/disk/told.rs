@@ -5,10 +5,10 @@
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::rpc::packet::{Cursor, Field as _};
-use crate::store::wire::{Item, get_bytes, put_bytes};
+use crate::store::wire::{Item, MAX_PACKET, get_bytes, put_bytes};
 
 /// Bytes of names and keys in one answer to another process, with what each value takes besides.
-pub const ROOM: usize = crate::store::wire::MAX_PACKET / 2;
+pub const ROOM: usize = MAX_PACKET / 2;
 /// What each value takes besides its name and its key.
 const BESIDE: usize = 16;
 

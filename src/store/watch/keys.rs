@@ -7,7 +7,7 @@ use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CANCELLED, NMC_OK, nmc_status_t}
 use crate::layout::store::{Fate, View};
 use crate::store::client::{Client, Store};
 use crate::store::completions::{Announcer, Completion, State, Watched};
-use crate::store::types::Look;
+use crate::store::types::{Look, check_key};
 use crate::sync::{panics, service_thread};
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::atomic::Ordering::SeqCst;
@@ -23,7 +23,7 @@ const MAX_WATCHED: usize = 1 << 16;
 impl Store {
     /// Watches a key: when it is readable, or will not become so, a completion with `token` is queued.
     pub fn watch(&self, key: &[u8], token: u64, appear: bool) -> Result<()> {
-        crate::store::types::check_key(key)?;
+        check_key(key)?;
         let watches = &self.client.watches;
         let mut state = watches.state.lock();
         if state.watched.len() >= MAX_WATCHED {

@@ -119,7 +119,7 @@ impl Store {
     }
 
     /// Stores the pages of an open plan: all of the value is in these pieces. Whatever memory is on either side.
-    pub fn write_plan(&self, plan: &crate::store::types::Opened, pieces: &Pieces<'_>) -> Result<()> {
+    pub fn write_plan(&self, plan: &Opened, pieces: &Pieces<'_>) -> Result<()> {
         // The pages must be those that it was made with.
         let bytes = self.plan_extents(plan)?.bytes_total;
         if pieces.bytes()? != bytes {
