@@ -24,8 +24,8 @@ Rules for every function, unless its comment says otherwise:
  - It may be called from any thread. Handles are checked: NULL, a destroyed handle, a handle of another kind or any
    other pointer gives NMC_ERR_BAD_HANDLE, even while another thread destroys the handle.
  - It throws nothing, aborts nothing, and writes nothing to stdout or stderr.
- - If a process that has created a handle forks, every call in the child returns NMC_ERR_FORKED, and destroy does
-   nothing there. Fork before the first call, or exec in the child.
+ - If a process that has created a handle, or tried to, forks, every call in the child returns NMC_ERR_FORKED, and destroy
+   does nothing there. Fork before the first call, or exec in the child.
  - Memory that the caller passes stays the caller's, and is not kept after the call, except where stated.
  - A struct that begins with struct_size starts from its _INIT macro, whether the program or the library fills it. A
    program compiled against an older or newer header then keeps working.

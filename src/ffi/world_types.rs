@@ -286,18 +286,21 @@ pub(crate) unsafe fn parse(ptr: *const nmc_world_config_t) -> Result<Config> {
 
 fn import(memory: &nmc_memory_t, kind: HeapKind, bytes: u64) -> Result<Option<Import>> {
     let (fd, pointer) = match memory.kind {
+        NMC_IMPORT_NONE => (false, false),
         NMC_IMPORT_HOST_FD | NMC_IMPORT_CUDA_FD => (true, false),
         NMC_IMPORT_HOST_PTR | NMC_IMPORT_CUDA_PTR => (false, true),
-        _ => (false, false),
+        other => crate::bail!(NMC_ERR_INVALID_ARG, "heap_import.kind {other} does not exist"),
     };
     // 0 is what a struct of zeros has.
-    if !fd && memory.fd > 0 || !pointer && !memory.ptr.is_null() {
+    if !fd && memory.fd > 0 {
+        let nmc_memory_t { fd, kind, .. } = memory;
+        crate::bail!(NMC_ERR_INVALID_ARG, "heap_import.fd is {fd}, and kind {kind} uses none: -1, or another kind");
+    }
+    if !pointer && !memory.ptr.is_null() {
+        let nmc_memory_t { ptr, kind, .. } = memory;
         crate::bail!(
             NMC_ERR_INVALID_ARG,
-            "heap_import has fd {} and ptr {:p}, which kind {} does not use: -1 and NULL, or another kind",
-            memory.fd,
-            memory.ptr,
-            memory.kind
+            "heap_import.ptr is {ptr:p}, and kind {kind} uses none: NULL, or another kind"
         );
     }
     let address = || -> Result<u64> {
@@ -326,8 +329,7 @@ fn import(memory: &nmc_memory_t, kind: HeapKind, bytes: u64) -> Result<Option<Im
         NMC_IMPORT_HOST_FD => Import::host_fd(descriptor()?),
         // SAFETY: as above.
         NMC_IMPORT_CUDA_PTR => unsafe { Import::cuda_ptr(address()?, bytes) },
-        NMC_IMPORT_CUDA_FD => Import::cuda_fd(descriptor()?),
-        other => crate::bail!(NMC_ERR_INVALID_ARG, "heap_import.kind {other} does not exist"),
+        _ => Import::cuda_fd(descriptor()?),
     };
     if import.kind() != kind {
         crate::bail!(

@@ -209,9 +209,13 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Packet> {
         }
     }
     if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        // Who is told may be another process.
+        let process = std::process::id();
         return Err(Error::new(
             NMC_ERR_LIMIT,
-            "descriptors that a peer sent did not fit; raise the limit of open files (ulimit -n)",
+            format!(
+                "process {process} was sent more descriptors than it may have open; raise its limit of open files (ulimit -n)"
+            ),
         ));
     }
     if message.msg_flags & libc::MSG_TRUNC != 0 {

@@ -421,7 +421,10 @@ impl Client {
         let id = heap.id.load(Ordering::Acquire);
         let first = heap.generation.load(Ordering::Relaxed) & RankHeap::REPLACED == 0;
         if id == 0 {
-            crate::bail!(NMC_ERR_PEER_LOST, "rank {rank} has no heap yet");
+            crate::bail!(
+                NMC_ERR_PEER_LOST,
+                "rank {rank} has no heap of which the store knows: nobody has taken it yet, or who has lends memory"
+            );
         }
         let absent = self.heaps.get(rank as usize).is_some_and(|mapped| mapped.generation == 0);
         if absent && first && place.get().is_none() {

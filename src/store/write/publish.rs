@@ -26,7 +26,12 @@ pub(super) enum Publication {
 
 #[cold]
 pub(super) fn stale(what: &str) -> Error {
-    Error::new(NMC_ERR_STALE, format!("{what} took longer than the watchdog allows, or the key was removed meanwhile"))
+    Error::new(
+        NMC_ERR_STALE,
+        format!(
+            "{what} took longer than the watchdog allows, the key was removed meanwhile, or its rank has other memory now"
+        ),
+    )
 }
 
 /// What a writer needs of an open plan.
