@@ -216,7 +216,7 @@ fn control_an_owner_that_compares_no_checksum_publishes_what_is_wrong() {
 
 #[test]
 fn control_what_goes_before_its_time_is_missed() {
-    breaks(Control::ExpireAtOnce, &[Promise::Found], 0, |_| ());
+    breaks(Control::ExpireAtOnce, &[Promise::Found], 12, |_| ());
 }
 
 /// A value with two copies, of which one is read at 0; `meanwhile` something happens. Whether it is found after 900 ms and after
@@ -340,7 +340,7 @@ fn control_a_put_end_that_adds_replicas_lists_what_is_not_there() {
 
 #[test]
 fn control_a_copy_that_nobody_was_told_of_outlives_a_remove() {
-    breaks(Control::CopyFirst, &[Promise::Removed], 600, |_| ());
+    breaks(Control::CopyFirst, &[Promise::Removed], 636, |_| ());
 }
 
 #[test]
@@ -549,7 +549,7 @@ fn a_put_that_is_given_up_or_whose_client_dies_leaves_no_parts() {
 
 #[test]
 fn control_parts_that_end_while_somebody_else_moves_their_bytes_are_hit() {
-    breaks(Control::PartsEndAtOnce, &[Promise::NoLateWrite, Promise::WholeValue], 0, |setup| {
+    breaks(Control::PartsEndAtOnce, &[Promise::NoLateWrite, Promise::WholeValue], 340, |setup| {
         (setup.pushed, setup.striped) = (true, true);
     });
 }
