@@ -33,6 +33,29 @@ fn a_new_master_is_told_by_the_nodes_what_there_is() {
     assert_eq!(get(&other, "k3", value.len()), Err(NMC_ERR_NOT_FOUND));
 }
 
+#[test]
+fn segments_of_nodes_that_live_are_there_under_a_new_master_from_the_first_answer_on() {
+    let mut directory = Directory::new();
+    let address = Address::literal(&directory.address).unwrap();
+    let (cluster, _store, name) = node(&directory, 64);
+    put(&cluster, "k", &value(5, 10_000), 1).unwrap();
+    for term in 2..6 {
+        directory.stop();
+        let members = directory.members.lock().unwrap().clone();
+        directory = Directory::at(&address, term, "", members);
+        let fresh = directory.client();
+        match term {
+            2 => assert_eq!(fresh.segments().unwrap().len(), 1),
+            3 => assert_eq!(fresh.drain(&name, Duration::ZERO).unwrap().status, NMC_IN_PROGRESS),
+            4 => fresh.undrain(&name).unwrap(),
+            _ => {
+                let why = fresh.drain("another", Duration::ZERO).unwrap_err();
+                assert_eq!(why.status, NMC_ERR_NOT_FOUND, "{why:?}");
+            }
+        }
+    }
+}
+
 /// A master whose state is lost leads another cluster, whose terms may be below those of the former. Nodes and clients that live on come to it.
 #[test]
 fn nodes_and_clients_come_to_a_master_that_has_lost_its_state() {

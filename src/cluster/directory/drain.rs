@@ -74,12 +74,19 @@ impl Job {
 pub struct Drains(Vec<Job>);
 
 impl Leader {
-    pub(super) fn drain(&mut self, ask: Ask, drain: &Drain, to: &mut Vec<Action>) -> Result<()> {
+    pub(super) fn drain(&mut self, ask: Ask, drain: &Drain, now: Millis, to: &mut Vec<Action>) -> Result<()> {
         let found = self.nodes().find_map(|node| {
             let segment = node.segments.iter().find(|segment| segment.info.name == drain.segment)?;
             Some((node.id, segment.info.number))
         });
         let Some((id, segment)) = found else {
+            if !self.knows_segments(now) {
+                crate::bail!(
+                    NMC_ERR_UNAVAILABLE,
+                    "a node that may have segment \"{}\" has not come yet",
+                    drain.segment
+                );
+            }
             crate::bail!(NMC_ERR_NOT_FOUND, "there is no segment \"{}\"", drain.segment);
         };
         if drain.cancel {

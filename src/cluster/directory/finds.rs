@@ -6,7 +6,7 @@ use super::{Action, Ask, Leader};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::status::{NMC_ERR_NOT_FOUND, NMC_ERR_UNAVAILABLE, NMC_OK};
-use crate::cluster::types::{Media, Name, ObjectKey, is_reserved};
+use crate::cluster::types::{Media, Millis, Name, ObjectKey, is_reserved};
 use crate::cluster::wire::{Find, Found, ListSegments, Listed, MAX_KEYS, MAX_LISTED, ROOM, Replica, Segment, Segments};
 
 /// Keys that are worth looking at together first.
@@ -72,7 +72,16 @@ impl Leader {
         Ok(Listed { status, replicas })
     }
 
-    pub(super) fn list_segments(&mut self, ask: Ask, list: &ListSegments, to: &mut Vec<Action>) -> Result<()> {
+    pub(super) fn list_segments(
+        &mut self,
+        ask: Ask,
+        list: &ListSegments,
+        now: Millis,
+        to: &mut Vec<Action>,
+    ) -> Result<()> {
+        if !self.knows_segments(now) {
+            crate::bail!(NMC_ERR_UNAVAILABLE, "a node has not said yet which segments it has");
+        }
         let all = self.nodes().flat_map(|node| node.segments.iter().map(move |segment| (node, segment)));
         let mut left = all.skip(list.cursor as usize);
         let mut listed = memory::with_capacity(SEGMENTS)?;

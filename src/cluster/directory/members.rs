@@ -222,6 +222,12 @@ impl Leader {
         self.members.values().filter_map(|slot| self.owners.get(usize::from(*slot))?.node())
     }
 
+    /// Whether every member has said which segments it has, or was silent for so long that it is not waited for.
+    pub(super) fn knows_segments(&self, now: Millis) -> bool {
+        let is_in = |node: &Node| node.incarnation != 0 || now.saturating_sub(node.heard) >= self.config.settle_ms;
+        self.settled || self.nodes().all(is_in)
+    }
+
     fn ids(&self) -> Result<Vec<NodeId>> {
         memory::collect(self.members.keys().copied())
     }

@@ -427,13 +427,13 @@ impl Leader {
             Message::Find(find) => self.find(ask, &find, to),
             Message::Remove(remove) => self.remove(ask, remove, now, to),
             Message::RemoveAll(remove) => self.remove_all(ask, remove, now, to),
-            Message::ListSegments(list) => self.list_segments(ask, &list, to),
+            Message::ListSegments(list) => self.list_segments(ask, &list, now, to),
             Message::ListKeys(list) => self.list_keys(ask, &list, to),
             Message::Expire(expire) => {
                 self.expire(expire, now);
                 Ok(())
             }
-            Message::Drain(drain) => self.drain(ask, &drain, to),
+            Message::Drain(drain) => self.drain(ask, &drain, now, to),
             Message::Join(join) => self.join(ask, join, now, to),
             Message::Report(report) => self.report(ask, report, now, to),
             Message::Ping(ping) => self.ping(ask, &ping, now, to),

@@ -697,6 +697,36 @@ fn what_is_not_known_is_unavailable_until_members_have_reported_or_were_silent()
 }
 
 #[test]
+fn segments_are_listed_and_drained_when_every_member_has_come_or_was_silent() {
+    for silent in [false, true] {
+        let mut rig = Rig::new(2, false);
+        let listed = |rig: &mut Rig| {
+            let request = rig.ask(ListSegments { cursor: 0 });
+            match rig.answer(request) {
+                Some(Message::Segments(segments)) => Ok(segments.list.len()),
+                Some(Message::Answer(answer)) => Err(answer.status),
+                other => panic!("{other:?}"),
+            }
+        };
+        rig.come(0);
+        rig.on(Event::Tick);
+        assert_eq!(listed(&mut rig), Err(NMC_ERR_UNAVAILABLE));
+        assert_eq!(rig.drain("n1/ram", false), Some(NMC_ERR_UNAVAILABLE));
+        assert_eq!(rig.drain("n1/ram", true), Some(NMC_ERR_UNAVAILABLE));
+        assert_eq!(rig.drain("n0/ram", false), Some(NMC_IN_PROGRESS), "it has come");
+        if silent {
+            rig.passes(3000, &[0]);
+            assert_eq!((listed(&mut rig), rig.drain("n1/ram", false)), (Ok(1), Some(NMC_ERR_NOT_FOUND)));
+            continue;
+        }
+        // What it has need not be known yet.
+        rig.join(1, 2, 2, None);
+        assert_eq!((listed(&mut rig), rig.drain("n1/ram", false)), (Ok(2), Some(NMC_IN_PROGRESS)));
+        assert_eq!(rig.drain("n2/ram", false), Some(NMC_ERR_NOT_FOUND));
+    }
+}
+
+#[test]
 fn a_key_that_a_member_may_have_is_not_put_until_it_has_reported_or_was_silent() {
     let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
     let start = PutStart { key: key(), length: 1, slices: vec![1], config, striped: false };

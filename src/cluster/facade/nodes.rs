@@ -16,7 +16,7 @@ use crate::cluster::node::{self, Memory, NodeStore, Offer};
 use crate::cluster::run::client::is_refusal;
 use crate::cluster::run::node as agent;
 use crate::cluster::types::{Media, Millis};
-use crate::cluster::wire::ListSegments;
+use crate::cluster::wire::Find;
 use crate::store::Store;
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
@@ -121,7 +121,9 @@ impl Cluster {
     /// Whether the masters talk to this client; that none is there is not known yet.
     fn check_welcome(&self) -> Result<()> {
         let soon = Deadline::after(self.config.patience.min(Duration::from_secs(1)));
-        match self.ask_within(Call::Ask(Box::new(ListSegments { cursor: 0 }.into())), self.scope(&soon)) {
+        // Of nothing everything is known, also to a master that has just begun to lead.
+        let nothing = Find { keys: Vec::new(), missed: Vec::new() };
+        match self.ask_within(Call::Ask(Box::new(nothing.into())), self.scope(&soon)) {
             Err(error) if is_refusal(error.status) => Err(error),
             _ => Ok(()),
         }
