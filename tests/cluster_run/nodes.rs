@@ -231,3 +231,22 @@ fn a_segment_whose_drain_was_given_up_takes_what_others_put_at_once() {
         assert_eq!(other.remove(key.as_bytes(), true).unwrap(), NMC_OK);
     }
 }
+
+/// A remove of what an unmounted node had was IN_PROGRESS for some tens of milliseconds.
+#[test]
+fn what_a_node_had_that_was_unmounted_is_in_nobodys_way() {
+    let directory = Directory::new();
+    let (client, stays) = (directory.client(), node(&directory, 64));
+    for round in 0..20 {
+        let (goes, store, key) = (directory.client(), a_store(16), format!("k{round}"));
+        goes.mount(&store, Some("goes"), true).unwrap();
+        put(&client, &key, &[7; 1000], 2).unwrap();
+        if round % 2 == 0 {
+            goes.unmount("goes").unwrap();
+        } else {
+            drop(goes);
+        }
+        assert_eq!(client.remove(key.as_bytes(), true).unwrap(), NMC_OK);
+    }
+    drop(stays);
+}

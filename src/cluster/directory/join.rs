@@ -209,7 +209,7 @@ impl Leader {
         let (term, sent_at) = (self.term, join.sent_at);
         let Some(node) = self.node_mut(id) else { return Ok(()) };
         (node.endpoint, node.host, node.peer) = (join.endpoint, join.host, ask.peer);
-        (node.connected, node.left, node.said) = (connected, false, sent_at);
+        (node.connected, node.left, node.empty, node.said) = (connected, false, false, sent_at);
         (node.heard, node.sent_drops) = (now, now);
         // While it counted as a member nobody was excused from waiting for it.
         node.blank = join.since.is_none();

@@ -79,6 +79,8 @@ pub struct Node {
     pub connected: bool,
     /// It has said that it ends.
     pub left: bool,
+    /// It has said besides that it has nothing, nor will have when it comes again: nobody need wait for what it had.
+    pub empty: bool,
     /// It may be written down that it is gone. If it is back it has to be written down as a member again.
     pub going: bool,
     /// When it was heard of last.
@@ -271,6 +273,7 @@ impl Leader {
             state: State::Silent,
             connected: false,
             left: false,
+            empty: false,
             going: false,
             heard: now,
             said: 0,
@@ -527,7 +530,7 @@ impl Leader {
         if !was_away {
             (node.state, node.heard) = (State::Away, silent_since);
         }
-        (node.left, node.going) = (true, was_going || leave.empty);
+        (node.left, node.empty, node.going) = (true, leave.empty, was_going || leave.empty);
         let name = node.name.clone();
         if !was_away {
             self.away(leave.node, now, to);
@@ -543,7 +546,8 @@ impl Leader {
         if self.config.durable {
             self.log.excuse_from_the_beginning();
         } else {
-            self.excuse(id, Position::default(), |_: &Entry| true, true, to);
+            let doubt = self.node(id).is_none_or(|node| !node.empty);
+            self.excuse(id, Position::default(), |_: &Entry| true, doubt, to);
         }
         let _ = self.end_puts(id, to);
     }

@@ -34,7 +34,7 @@ pub use placement::Strategy;
 
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::NMC_ERR_UNAVAILABLE;
+use crate::base::status::{NMC_ERR_UNAVAILABLE, NMC_OK};
 use crate::cluster::revoked::Revoked;
 use crate::cluster::types::{Chance, Millis, NodeId, Peer, Position, PutId, Term};
 use crate::cluster::wire::{Answer, Frame, Message, Redirect};
@@ -439,6 +439,9 @@ impl Leader {
             Message::Ping(ping) => self.ping(ask, &ping, now, to),
             Message::Leave(leave) => {
                 self.leave(&leave, now, to);
+                if ask.request != 0 {
+                    to.push(ask.answer(Answer::new(self.term, NMC_OK, "")));
+                }
                 Ok(())
             }
             Message::Mount(mount) => self.mount(ask, mount, to),

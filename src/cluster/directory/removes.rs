@@ -214,9 +214,9 @@ impl Leader {
         if !self.config.durable {
             // Those that are away already are not waited for.
             let since = self.calls.get(&call).map_or(self.log.head(), |call| call.since);
-            let away = memory::collect(self.nodes().filter(|n| n.state == State::Away).map(|n| n.id))?;
-            for id in away {
-                self.excuse(id, since, |entry: &Entry| entry.call == call, true, to);
+            let away = self.nodes().filter(|n| n.state == State::Away).map(|n| (n.id, !n.empty));
+            for (id, doubt) in memory::collect(away)? {
+                self.excuse(id, since, |entry: &Entry| entry.call == call, doubt, to);
             }
         }
         self.record_drops(to)?;

@@ -1957,6 +1957,33 @@ fn a_leave_of_a_node_that_is_away_is_heard() {
     assert_eq!(rig.status(all), Some(NMC_OK), "it is forgotten at once, if a master hears of it");
 }
 
+/// A program unmounts its node; a remove of what that had is IN_PROGRESS while the master writes down that the node is gone.
+#[test]
+fn a_node_that_has_left_with_nothing_is_in_nobodys_way_while_that_is_written_down() {
+    for empty in [true, false] {
+        let mut rig = Rig::with_nodes(2, false);
+        rig.local(0, 1, 1, 7);
+        rig.writing = Some(Vec::new());
+        let first = rig.remove(1);
+        assert_eq!(rig.answer(first), None, "its owner has not heard of it");
+        let ends = rig.ask(Leave { node: NodeId::of("n0"), incarnation: 1, empty });
+        assert_eq!(rig.status(ends), Some(NMC_OK));
+        let second = rig.remove(2);
+        let expected = if empty { NMC_OK } else { NMC_IN_PROGRESS };
+        assert_eq!([first, second].map(|request| rig.status(request)), [Some(expected); 2]);
+        // It comes again with something of its own: that is waited for like anybody's.
+        rig.written(true);
+        rig.join(0, 2, 2, None);
+        rig.apply(0);
+        rig.report(0, SnapshotEnd { facts: 0 });
+        rig.local(0, 1, 1, 8);
+        let third = rig.remove(3);
+        assert_eq!(rig.answer(third), None);
+        rig.passes(12_000, &[1]);
+        assert_eq!(rig.status(third), Some(NMC_IN_PROGRESS));
+    }
+}
+
 /// A drain says that nothing is left, though a put that ended with OK meanwhile is only there.
 #[test]
 fn a_drain_waits_for_puts_that_have_begun() {

@@ -11,6 +11,9 @@ use crate::cluster::told::Told;
 use crate::cluster::types::{Millis, NO_INDEX, Position, Term, stubs_of};
 use crate::cluster::wire::{Ack, Dropped, Drops, Frame, Join, Leave, Message, Ping, STREAM_SHIFT, Welcome};
 
+/// The only request of a node whose answer is waited for: that it ends.
+pub const PARTING: u64 = 1;
+
 impl<S: Storage> Agent<S> {
     pub(super) fn master(&mut self, from: usize, frame: Frame, now: Millis, to: &mut Queue<Action>) {
         match frame.message {
@@ -114,7 +117,8 @@ impl<S: Storage> Agent<S> {
         // Without a position it comes back as new, whatever was put into it by then: a remove concerns nothing of that.
         let empty = self.config.volatile || self.is_empty() && self.storage.set_position(Position::default()).is_ok();
         let leave = Leave { node: self.id, incarnation: self.config.incarnation, empty };
-        to.push(Action::Master(self.leaders.current(), Frame::telling(leave)));
+        let frame = Frame { request: PARTING, ..Frame::telling(leave) };
+        to.push(Action::Master(self.leaders.current(), frame));
         self.end_syncs(NMC_ERR_CANCELLED, to);
     }
 

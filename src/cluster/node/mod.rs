@@ -20,6 +20,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+pub use member::PARTING;
 pub use real::NodeStore;
 pub use storage::{Hold, Memory, Offer, Pinned, Plan, Storage, Wake};
 

@@ -14,11 +14,11 @@ use crate::base::queue::Queue;
 use crate::base::status::{
     NMC_ERR_CANCELLED, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_ERR_UNSUPPORTED, NMC_OK, nmc_status_t,
 };
-use crate::cluster::net::{Address, ByNumber, Heard, Limits, Listener, Net, Ready, Span, Spans, now_ms};
+use crate::cluster::net::{Address, ByNumber, Heard, Limits, Listener, Net, Poller, Ready, Span, Spans, now_ms};
 use crate::cluster::nixl::sys::Medium;
 use crate::cluster::nixl::{How, Mover, News, Settings, Write};
 use crate::cluster::node::storage::Wake;
-use crate::cluster::node::{Action, Agent, Config, Event, Memory, Plan};
+use crate::cluster::node::{Action, Agent, Config, Event, Memory, PARTING, Plan};
 use crate::cluster::types::{Millis, ObjectKey, Peer, PutId, SMALL, incarnation_of, slow_ms};
 use crate::cluster::wire::{self, Card, Fetch, Fetched, Frame, Message, Metadata, Region, Replica, Reserved};
 use crate::sync::service_thread;
@@ -32,6 +32,9 @@ use std::time::{Duration, Instant};
 
 /// How long news of the store may wait to be seen.
 const LOOK_MS: Millis = 5;
+
+/// How long a node that ends waits until the leader has heard of it.
+const PART_MS: Millis = 500;
 
 /// Bytes that are copied for a peer that has not taken them yet.
 const MOST_COPIED: usize = 1 << 20;
@@ -166,6 +169,7 @@ impl Service {
             net,
             mailbox,
             masters: Masters::new(masters)?,
+            parting: None,
             refused,
             receiving: HashMap::new(),
             tickets: ByNumber::default(),
@@ -279,6 +283,8 @@ struct Running<S: Memory> {
     net: Net,
     mailbox: Arc<Mailbox<Mail>>,
     masters: Masters,
+    /// The leader that was told that the node ends, and has not answered.
+    parting: Option<Peer>,
     refused: Arc<Mutex<String>>,
     receiving: HashMap<PutId, (Peer, u64)>,
     tickets: ByNumber<u64, Ticket>,
@@ -301,9 +307,7 @@ impl<S: Memory> Running<S> {
             poller.wait(Duration::from_millis(limit), &mut ready);
             self.net.ready(&ready);
             if !self.read_mail(&ready) {
-                self.tell(Event::Leave, now_ms());
-                self.mover = None;
-                return self.net.flush();
+                return self.part(&poller);
             }
             for _ in 0..TURN {
                 let Some(heard) = self.net.hear() else { break };
@@ -327,6 +331,35 @@ impl<S: Memory> Running<S> {
             due = self.agent.wake(now).min(now + LOOK_MS);
             self.net.flush();
         }
+    }
+
+    /// The node ends: the leader is told, which says that it has heard of it, unless it is not there. Whoever has ended a node may count on
+    /// that nobody counts with it.
+    fn part(&mut self, poller: &Poller) {
+        self.tell(Event::Leave, now_ms());
+        self.mover = None;
+        let (until, mut ready) = (now_ms() + PART_MS, Vec::new());
+        while let Some(leader) = self.parting {
+            self.net.flush();
+            let now = now_ms();
+            if now >= until {
+                break;
+            }
+            ready.clear();
+            poller.wait(Duration::from_millis(if self.net.is_busy() { 0 } else { until - now }), &mut ready);
+            self.net.ready(&ready);
+            // Nobody is told anything any more.
+            drop(self.mailbox.take(&ready));
+            while let Some(heard) = self.net.hear() {
+                let is_over = match heard {
+                    Heard::Frame(peer, frame) => peer == leader && frame.request == PARTING,
+                    Heard::Closed(peer) => peer == leader,
+                    _ => false,
+                };
+                self.parting.take_if(|_| is_over);
+            }
+        }
+        self.net.flush();
     }
 
     /// The store has another tier: others hear of it in another life of the node.
@@ -444,6 +477,7 @@ impl<S: Memory> Running<S> {
                 }
                 if let Ok(Some(peer)) = self.masters.link(at, &mut self.net, now) {
                     let _ = self.net.send(peer, &frame);
+                    self.parting = Some(peer).filter(|_| frame.request == PARTING);
                 }
             }
             Action::Send(peer, mut frame) => {

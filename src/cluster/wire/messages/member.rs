@@ -121,7 +121,8 @@ message_structs! {
         pub term: Term,
     }
 
-    /// Node → master: the node ends. It serves nobody any more and is not waited for; this life of it does not come back. Not answered.
+    /// Node → master: the node ends. It serves nobody any more and is not waited for; this life of it does not come back. Answered by [`Answer`] if it has a
+    /// request number.
     pub struct Leave {
         /// Whose it is.
         pub node: NodeId,
