@@ -294,3 +294,24 @@ fn a_large_value_is_read_after_a_node_with_some_of_it_was_drained() {
     }
     assert_eq!(reader.query(&[b"k"]).unwrap()[0].replicas[0].length, value.len() as u64);
 }
+
+/// All that there was went for a value for which there was not enough room in any case.
+#[test]
+fn nothing_goes_for_a_value_that_cannot_be_there() {
+    let directory = Directory::new();
+    let nodes: Vec<_> = (0..2).map(|_| node(&directory, 64)).collect();
+    let writer = striping(&directory);
+    let key = |n: usize| format!("k{n}");
+    (0..20).for_each(|n| put(&writer, &key(n), &value(n, 200_000), 1).unwrap());
+    let big = value(7, 10 << 20);
+    let item = Item { key: b"big", slices: &[slice(&big)], far: false };
+    let why = writer.put(&[item], &PutOptions::default()).unwrap().remove(0).unwrap_err();
+    assert_eq!(why.status, NMC_ERR_NO_SPACE);
+    assert!(why.message.contains("bytes in all"), "{why:?}");
+    for n in 0..20 {
+        assert_eq!(get(&writer, &key(n), 200_000).unwrap(), value(n, 200_000));
+    }
+    // Control: there is room for one that is a little smaller than both nodes.
+    put(&writer, "fits", &value(8, 6 << 20), 1).unwrap();
+    drop(nodes);
+}

@@ -94,6 +94,9 @@ impl Leader {
         let part = self.part_begins(&start.key, now)?;
         self.spaces.check(start.key.space(), |space| self.objects.has_any_of(space))?;
         let copies = placement::copies(&start.config)?;
+        if let Some((whole, number)) = start.key.as_part() {
+            self.check_room(whole, number, &start, copies)?;
+        }
         let found = self.spaces.find(start.key.space()).and_then(|s| self.objects.find(s, start.key.key()));
         let replicas = found.map_or(&[][..], |at| self.objects.replicas(at));
         let readable = |owner: u16| self.owners.get(usize::from(owner)).is_some_and(|o| o.listed().is_some());
@@ -202,6 +205,7 @@ impl Leader {
         };
         if start.striped {
             self.note_stub(&start.key, put, 0)?;
+            self.plan_parts(put, start.length);
         }
         self.drop_broken(&broken, now, to)?;
         if let Some(whole) = part {

@@ -5,12 +5,14 @@
 //! telling what it has: what it has not told of yet may be a part, or the stub. What is with a node that is away has not ended: only who puts the key
 //! anew has such a value dropped.
 
-use super::members::{Node, State};
+use super::members::{Node, Seg, State};
 use super::objects::{At, Gate, Held};
 use super::{Action, Leader};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::cluster::types::{MAX_PARTS, Millis, ObjectKey, PARTS, PutId, part_key, part_of};
+use crate::base::status::NMC_ERR_NO_SPACE;
+use crate::cluster::types::{MAX_PARTS, Media, Millis, ObjectKey, PARTS, PutId, part_key, part_of};
+use crate::cluster::wire::PutStart;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +28,8 @@ struct Whole {
     key: Option<ObjectKey>,
     /// There are no parts from this one on.
     parts: u64,
+    /// How many parts are to be put; 0 if that was not heard.
+    planned: u64,
     /// How many parts were sent to which segments of which nodes.
     sent: Vec<(u16, u32, u64)>,
     /// What was found when somebody asked for all parts, unless one of them may have gone since.
@@ -122,6 +126,61 @@ impl Leader {
             whole.key = Some(key.copy()?);
         }
         whole.parts = whole.parts.max(parts.min(MAX_PARTS));
+        Ok(())
+    }
+
+    /// A value in so many parts is put.
+    pub(super) fn plan_parts(&mut self, put: PutId, parts: u64) {
+        if let Some(whole) = self.stripes.wholes.get_mut(&put) {
+            whole.planned = parts;
+        }
+    }
+
+    /// Whether all parts of a value can be there together, as far as that is known by one of them: NO_SPACE before anything goes for the first,
+    /// if the segments that may take them could not hold all even if they had nothing else. Memory has its disk behind it.
+    pub(super) fn check_room(&self, whole: PutId, part: u64, start: &PutStart, copies: u32) -> Result<()> {
+        let Some(value) = self.stripes.wholes.get(&whole).filter(|value| value.sent.is_empty()) else { return Ok(()) };
+        // All but the last have the same length, and that has a byte at least.
+        let Some(others) = value.planned.checked_sub(1).filter(|others| part < *others) else { return Ok(()) };
+        let total = others.saturating_mul(start.length).saturating_add(1);
+        let on_disk = |segment: &Seg| segment.info.media == Media::Ssd;
+        let room = |node: &Node, takes: &dyn Fn(&Seg) -> bool| -> u64 {
+            let all = node.segments.iter().filter(|segment| !segment.draining);
+            match all.clone().any(takes) {
+                true => all.filter(|s| takes(s) || on_disk(s)).fold(0, |sum, s| sum.saturating_add(s.info.capacity)),
+                false => 0,
+            }
+        };
+        let full = |what: &str, have: u64| {
+            Err(Error::new(
+                NMC_ERR_NO_SPACE,
+                format!("a value of {total} bytes or more is to be put in parts; {what} has {have} bytes in all"),
+            ))
+        };
+        let active = || self.nodes().filter(|node| node.state == State::Active);
+        if self.nodes().any(|node| !matches!(node.state, State::Active | State::Away)) {
+            // It may be about to take some.
+            return Ok(());
+        }
+        for location in &start.config.fixed {
+            let takes = |node: &Node, segment: &Seg| {
+                let named = segment.info.name == location.segment || node.name == location.segment;
+                named && location.media.is_none_or(|media| media == segment.info.media)
+            };
+            let have = active().map(|node| room(node, &|segment| takes(node, segment))).max().unwrap_or(0);
+            if have < total {
+                return full(&format!("\"{}\"", location.segment), have);
+            }
+        }
+        let disks = start.config.media.get(Media::Ssd.code() as usize).is_some_and(|count| *count > 0);
+        let all = active().map(|node| room(node, &|segment| disks || !on_disk(segment)).min(total));
+        let (nodes, have, most) = all
+            .filter(|room| *room > 0)
+            .fold((0, 0u64, 0), |(nodes, sum, most), room| (nodes + 1, sum.saturating_add(room), room.max(most)));
+        // One node that can hold all keeps what others evict; a part is on a node once.
+        if nodes > 0 && most < total && have < total.saturating_mul(nodes.min(copies.into())) {
+            return full("the cluster", have);
+        }
         Ok(())
     }
 

@@ -1892,6 +1892,45 @@ fn parts_are_put_only_while_their_value_is_and_go_with_it() {
     assert!(matches!(rig.answer(keys), Some(Message::Keys(keys)) if keys.list.is_empty()), "parts are no keys");
 }
 
+/// Everything that there was went for a value that could not be there in any case.
+#[test]
+fn parts_that_could_never_be_there_together_are_refused_with_the_first() {
+    let at = |segment: &str, media| Location { segment: segment.into(), media };
+    // Two nodes of 100 bytes each: bytes of a part, how many, copies, where.
+    for (bytes, count, copies, fixed, fits) in [
+        (66, 3, 1, vec![], true),
+        (67, 4, 1, vec![], false),
+        (33, 3, 2, vec![], true),
+        (50, 4, 2, vec![], false),
+        (50, 2, 1, vec![at("n0", None)], true),
+        (50, 3, 1, vec![at("n0", None)], false),
+        (50, 3, 1, vec![at("n1/ram", Some(Media::Ram))], false),
+        (50, 3, 8, vec![], false),
+    ] {
+        let what = format!("{count} of {bytes} bytes, {copies} copies, {fixed:?}");
+        let config = Replicate { copies, media: vec![], fixed, near: String::new() };
+        let start =
+            |key, length, striped| PutStart { key, length, slices: vec![length], config: config.clone(), striped };
+        let mut rig = Rig::with_nodes(2, false);
+        let request = rig.ask(start(key(), count, true));
+        let Some(Message::PutPlaces(places)) = rig.answer(request) else { panic!("{:?}", rig.answer(request)) };
+        let whole = places.put;
+        for number in 0..2 {
+            let request = rig.ask(start(ObjectKey::part(whole, number).unwrap(), bytes, false));
+            match rig.answer(request) {
+                Some(Message::PutPlaces(_)) => assert!(fits, "{what}"),
+                Some(Message::Answer(answer)) => assert_eq!((answer.status, fits), (NMC_ERR_NO_SPACE, false), "{what}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        // A node that is about to come may take some.
+        rig.join(2, 3, 3, None);
+        let request = rig.ask(start(ObjectKey::part(whole, 0).unwrap(), bytes, false));
+        let refused = matches!(rig.answer(request), Some(Message::Answer(answer)) if answer.status == NMC_ERR_NO_SPACE);
+        assert!(!refused, "{what}");
+    }
+}
+
 /// The disk of a node that is emptied goes with it; what was there counted as elsewhere, or was not looked at.
 #[test]
 fn a_drain_of_all_memory_copies_what_the_disk_has() {
