@@ -852,7 +852,10 @@ nmc_status_t nmc_master_destroy(struct nmc_master_t *master);
 /** Store the value in one run of pages. */
 #define NMC_PUT_CONTIGUOUS 1
 
-/** Replace an object with the same key; readers see the old value until the new one is complete. */
+/**
+ * Replace an object with the same key; readers see the old value until the new one is complete. If the store is a node
+ * of a cluster, copies that other nodes have stay, see `nmc_client_attach_store`.
+ */
 #define NMC_PUT_REPLACE 2
 
 /**
@@ -3095,8 +3098,9 @@ typedef struct nmc_client_completion_t {
  *
  * A get returns every byte of one put of that key, or an error. After a put has returned `NMC_OK`, a get finds the
  * value until it is removed or evicted, or its owners (the nodes that have it) are lost. After a remove has returned
- * `NMC_OK`, no get that begins later returns what was there before. A key names one value until it is removed, or
- * until its owners are away and another value is put under it (docs/cluster.md).
+ * `NMC_OK`, no get that begins later returns what was there before. A key names one value until it is removed, unless
+ * another one is put while its owners are away, by two programs at the same time, or into an attached store without the
+ * client (docs/cluster.md).
  *
  * All functions that take it may be called from any thread at the same time; closing waits for those that are under
  * way. Every call returns at most 2 s after the `timeout_ms` of the client's config, but for `nmc_client_register` and
@@ -3141,7 +3145,8 @@ typedef struct nmc_placement_t {
 /**
  * Chooses where a value goes. Stores up to `NMC_CLIENT_MAX_COPIES` (16) indexes into `put->segments` in
  * `out_segments`, each once and the best first, and returns how many. If it chooses fewer than `put->copies`, the
- * leader chooses the rest; with 0, the leader chooses all of them. A negative status ends the put with that status.
+ * leader chooses the rest; with 0, the leader chooses all of them. A negative status ends the put with that status;
+ * a negative number that is no status ends it with `NMC_ERR_INVALID_ARG`.
  * Called on the thread that puts or submits, by several threads at the same time, while no lock of the library is
  * held. Must not throw, and must not put.
  */
@@ -3182,8 +3187,8 @@ nmc_status_t nmc_client_close(struct nmc_client_t *client);
  *
  * Blocks until a master has accepted the node as a member. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS`
  * (this client already has a node of that name), `NMC_ERR_UNAVAILABLE` (no master accepted the node in time, because
- * none answers or the name is taken: the message has what the master said; nothing of the node is left), `NMC_ERR_LIMIT` (no port is
- * free), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`, and those of `nmc_store_create`.
+ * none answers or the name is taken: the message has what the master said; nothing of the node is left),
+ * `NMC_ERR_LIMIT` (no port is free), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`, and those of `nmc_store_create`.
  */
 nmc_status_t nmc_client_mount(struct nmc_client_t *client,
                               struct nmc_slice_t name,
@@ -3195,6 +3200,10 @@ nmc_status_t nmc_client_mount(struct nmc_client_t *client,
  * `name/rank` if there are several ranks, and its tier, called `name/ssd`. In a world, one process attaches the store.
  * A value put with `nmc_store_put` is found elsewhere a moment later (`nmc_client_sync` waits for that).
  * `nmc_store_remove` removes only this node's copy.
+ *
+ * What programs put into the store themselves is about this store alone: a put of a key that another node has succeeds,
+ * and `NMC_PUT_REPLACE` replaces only this node's copy. Then the cluster has two values under one key, of which a get
+ * returns either, until `nmc_client_remove` removes both (docs/cluster.md). Put keys that others may have through a client.
  *
  * A store that was never in a cluster, or was empty when it left, keeps all that is in it. A store that returns under
  * its name within an hour (`gone_ms`) keeps what it has, except what was removed meanwhile. Any other store is
@@ -3211,7 +3220,8 @@ nmc_status_t nmc_client_mount(struct nmc_client_t *client,
  * the heap directly, as far as it can.
  *
  * Blocks until a master has accepted the node as a member. The store stays open until `nmc_client_unmount` or
- * `nmc_client_close`, even after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`.
+ * `nmc_client_close`, even after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`;
+ * `NMC_ERR_EXISTS` also if a client has attached the store already.
  */
 nmc_status_t nmc_client_attach_store(struct nmc_client_t *client,
                                      struct nmc_slice_t name,

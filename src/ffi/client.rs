@@ -30,8 +30,9 @@ const MAX_NAME: usize = 255;
 ///
 /// A get returns every byte of one put of that key, or an error. After a put has returned `NMC_OK`, a get finds the
 /// value until it is removed or evicted, or its owners (the nodes that have it) are lost. After a remove has returned
-/// `NMC_OK`, no get that begins later returns what was there before. A key names one value until it is removed, or
-/// until its owners are away and another value is put under it (docs/cluster.md).
+/// `NMC_OK`, no get that begins later returns what was there before. A key names one value until it is removed, unless
+/// another one is put while its owners are away, by two programs at the same time, or into an attached store without the
+/// client (docs/cluster.md).
 ///
 /// All functions that take it may be called from any thread at the same time; closing waits for those that are under
 /// way. Every call returns at most 2 s after the `timeout_ms` of the client's config, but for `nmc_client_register` and
@@ -126,8 +127,8 @@ pub extern "C" fn nmc_client_close(client: *mut nmc_client_t) -> nmc_status_t {
 ///
 /// Blocks until a master has accepted the node as a member. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_EXISTS`
 /// (this client already has a node of that name), `NMC_ERR_UNAVAILABLE` (no master accepted the node in time, because
-/// none answers or the name is taken: the message has what the master said; nothing of the node is left), `NMC_ERR_LIMIT` (no port is
-/// free), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`, and those of `nmc_store_create`.
+/// none answers or the name is taken: the message has what the master said; nothing of the node is left),
+/// `NMC_ERR_LIMIT` (no port is free), `NMC_ERR_NO_MEMORY`, `NMC_ERR_OS`, and those of `nmc_store_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_mount(
     client: *mut nmc_client_t,
@@ -155,6 +156,10 @@ pub unsafe extern "C" fn nmc_client_mount(
 /// A value put with `nmc_store_put` is found elsewhere a moment later (`nmc_client_sync` waits for that).
 /// `nmc_store_remove` removes only this node's copy.
 ///
+/// What programs put into the store themselves is about this store alone: a put of a key that another node has succeeds,
+/// and `NMC_PUT_REPLACE` replaces only this node's copy. Then the cluster has two values under one key, of which a get
+/// returns either, until `nmc_client_remove` removes both (docs/cluster.md). Put keys that others may have through a client.
+///
 /// A store that was never in a cluster, or was empty when it left, keeps all that is in it. A store that returns under
 /// its name within an hour (`gone_ms`) keeps what it has, except what was removed meanwhile. Any other store is
 /// emptied, because it is unknown what in it should be gone: one that returns later, comes from another cluster,
@@ -170,7 +175,8 @@ pub unsafe extern "C" fn nmc_client_mount(
 /// the heap directly, as far as it can.
 ///
 /// Blocks until a master has accepted the node as a member. The store stays open until `nmc_client_unmount` or
-/// `nmc_client_close`, even after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`.
+/// `nmc_client_close`, even after `nmc_store_destroy`. Thread-safe. Not graph-safe. Statuses as for `nmc_client_mount`;
+/// `NMC_ERR_EXISTS` also if a client has attached the store already.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_client_attach_store(
     client: *mut nmc_client_t,

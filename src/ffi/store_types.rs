@@ -26,7 +26,8 @@ pub const NMC_STORE_WAIT_FOR_TIER: u32 = 2;
 
 /// Store the value in one run of pages.
 pub const NMC_PUT_CONTIGUOUS: u32 = 1;
-/// Replace an object with the same key; readers see the old value until the new one is complete.
+/// Replace an object with the same key; readers see the old value until the new one is complete. If the store is a node
+/// of a cluster, copies that other nodes have stay, see `nmc_client_attach_store`.
 pub const NMC_PUT_REPLACE: u32 = 2;
 /// If the rank that is to hold the value has no room, cannot hold anything or has no holder, use another rank. First
 /// the store looks for a rank that has room without evicting anything: the preferred one, otherwise the one with the
