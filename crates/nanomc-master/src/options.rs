@@ -78,7 +78,7 @@ const SECTIONS: &[(&str, &[Opt])] = &[
                 "N",
                 "a new leader waits so long for silent members before it says NOT_FOUND, and lets new keys be put (3000)",
             ),
-            opt("put_ms", "N", "a put that has not ended after so long is forgotten (30000)"),
+            opt("put_ms", "N", "a put that has not ended so long after its client's deadline is forgotten (30000)"),
             opt(
                 "re_replicate",
                 "N",

@@ -46,6 +46,8 @@ const LAST_CALLS: Duration = Duration::from_secs(5);
 const MAX_CALLS: usize = 2048;
 /// How long one may take, its request and whatever it waits for included.
 const LONGEST_CALL: Duration = Duration::from_secs(75);
+/// Streams of a connection that were reset before they were seen here: as many calls may end by their deadline together.
+const MAX_RESETS: usize = 1024;
 /// Longest message of a gRPC client.
 const MAX_MESSAGE: usize = 4 << 20;
 /// What a framed connection begins with: the first byte of `nanomc::cluster::wire::MAGIC`. HTTP/2 begins with a P.
@@ -180,6 +182,7 @@ impl Front {
             .keep_alive_interval(Some(Duration::from_secs(30)))
             .keep_alive_timeout(Duration::from_secs(20))
             .max_concurrent_streams(256)
+            .max_pending_accept_reset_streams(MAX_RESETS)
             .max_header_list_size(16 << 10)
             .serve_connection(TokioIo::new(stream), serve);
         // It ends when the client goes, also in the middle of something, and when it was not let in: hyper itself would wait for ever for

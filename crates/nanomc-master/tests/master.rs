@@ -718,6 +718,47 @@ async fn whoever_sends_rubbish_disturbs_nobody() {
     assert_eq!(Node::join(&own.master.address, "n1", None).term % 0x1000, 1);
 }
 
+/// A frame of HTTP/2.
+fn http2(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// The connection ended with GOAWAY (too_many_resets), and other calls with it.
+#[test]
+fn many_calls_whose_deadlines_pass_together_end_no_connection() {
+    const HEADERS: u8 = 1;
+    const RST_STREAM: u8 = 3;
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const GOAWAY: u8 = 7;
+    let own = start(&[]);
+    let mut stream = TcpStream::connect(&own.master.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // POST, http, a path; the header is complete, the request is not.
+    let path = b"/nanomc.master.v1.MasterService/Ping";
+    let block = [&[0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()], &path[..]].concat();
+    let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    said.extend(http2(SETTINGS, 0, 0, &[]));
+    for number in (1..2 * 200).step_by(2) {
+        said.extend(http2(HEADERS, 4, number, &block));
+        said.extend(http2(RST_STREAM, 0, number, &8u32.to_be_bytes()));
+    }
+    said.extend(http2(PING, 0, 0, &[7; 8]));
+    stream.write_all(&said).unwrap();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; usize::try_from(length).unwrap()];
+        stream.read_exact(&mut payload).unwrap();
+        assert_ne!(head[3], GOAWAY, "{}", String::from_utf8_lossy(&payload));
+        if head[3] == PING && payload == [7; 8] {
+            return;
+        }
+    }
+}
+
 #[test]
 fn frames_come_in_on_a_unix_socket_too() {
     let dir = tempfile::tempdir().unwrap();
