@@ -51,6 +51,7 @@ void configs() {
   GIVES(opens([](auto& c) { c.timeout_ms = -2; }), NMC_ERR_INVALID_ARG);
   GIVES(opens([](auto& c) { c.timeout_ms = INT64_MAX; }), NMC_ERR_INVALID_ARG);
   GIVES(opens([](auto& c) { c.cache_keys = -2; }), NMC_ERR_INVALID_ARG);
+  CHECK(strstr(nmc_last_error_message(), "-1, 0 or more") != nullptr);
   GIVES(opens([](auto& c) { c.flags = 1u << 31; }), NMC_ERR_INVALID_ARG);
   OK(opens([](auto& c) { c.stripe_bytes = 1 << 20; }));
   GIVES(opens([](auto& c) { c.reserved_order = 1; }), NMC_ERR_INVALID_ARG);

@@ -217,6 +217,11 @@ void placement() {
     GIVES(nmc_client_put(client.get(), key, &value, 1, nullptr), NMC_ERR_INVALID_ARG);
     if (!CHECK(strstr(nmc_last_error_message(), "placement") != nullptr)) printf("     %s\n", nmc_last_error_message());
   }
+  for (const int32_t unknown : {-9999, -26, INT32_MIN}) {
+    answer = unknown;
+    GIVES(nmc_client_put(client.get(), key, &value, 1, nullptr), NMC_ERR_INVALID_ARG);
+    CHECK(strstr(nmc_last_error_message(), "placement") != nullptr);
+  }
   for (answer = -25; answer < 0; ++answer) GIVES(nmc_client_put(client.get(), key, &value, 1, nullptr), answer);
   GIVES(nmc_client_exists(client.get(), key), NMC_ERR_NOT_FOUND);
   CHECK(released == 0);

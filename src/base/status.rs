@@ -96,6 +96,12 @@ pub(crate) const TABLE: &[(nmc_status_t, &core::ffi::CStr)] = &[
     (NMC_ERR_IO, c"NMC_ERR_IO"),
 ];
 
+/// Whether a number is a status.
+#[must_use]
+pub fn is_known(status: nmc_status_t) -> bool {
+    TABLE.iter().any(|(known, _)| *known == status)
+}
+
 /// The C name of a status, or `NMC_UNKNOWN_STATUS`.
 #[must_use]
 pub fn name(status: nmc_status_t) -> &'static core::ffi::CStr {

@@ -6,7 +6,7 @@ use super::client_types::nmc_segment_t;
 use super::guard;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::nmc_status_t;
+use crate::base::status::{is_known, nmc_status_t};
 use crate::cluster::facade::{Placement, Placing};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -35,7 +35,8 @@ pub struct nmc_placement_t {
 
 /// Chooses where a value goes. Stores up to `NMC_CLIENT_MAX_COPIES` (16) indexes into `put->segments` in
 /// `out_segments`, each once and the best first, and returns how many. If it chooses fewer than `put->copies`, the
-/// leader chooses the rest; with 0, the leader chooses all of them. A negative status ends the put with that status.
+/// leader chooses the rest; with 0, the leader chooses all of them. A negative status ends the put with that status;
+/// a negative number that is no status ends it with `NMC_ERR_INVALID_ARG`.
 /// Called on the thread that puts or submits, by several threads at the same time, while no lock of the library is
 /// held. Must not throw, and must not put.
 pub type nmc_placement_fn =
@@ -85,6 +86,10 @@ impl Placement for Callback {
                 NMC_ERR_INVALID_ARG,
                 "the placement says that it has stored {count} segments; there is room for {}",
                 chosen.len()
+            ),
+            Err(_) if !is_known(count) => crate::bail!(
+                NMC_ERR_INVALID_ARG,
+                "the placement of the client has returned {count}, which is neither a number of segments nor a status"
             ),
             Err(_) => Err(Error::new(count, "the placement of the client ends the put")),
         }

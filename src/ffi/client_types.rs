@@ -397,7 +397,7 @@ pub(super) unsafe fn parse_client(ptr: *const nmc_client_config_t) -> Result<Con
         -1 => default.cache,
         keys => match usize::try_from(keys) {
             Ok(keys) => keys,
-            Err(_) => crate::bail!(NMC_ERR_INVALID_ARG, "cache_keys {keys} is negative"),
+            Err(_) => crate::bail!(NMC_ERR_INVALID_ARG, "cache_keys {keys} is not -1, 0 or more"),
         },
     };
     let expire_ms = match (c.flags & NMC_CLIENT_EXPIRE != 0, c.expire_ms) {

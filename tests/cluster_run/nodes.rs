@@ -120,6 +120,10 @@ fn a_node_ends_and_comes_back_and_a_name_is_held_by_one() {
     let name = cluster.mount(&store, Some("shelf"), false).unwrap();
     assert_eq!(name, "shelf");
     assert_eq!(cluster.mount(&store, Some("shelf"), false).map_err(|e| e.status), Err(NMC_ERR_EXISTS));
+    // The store is a node, whatever another one would be called.
+    let again = directory.client().mount(&store, Some("another"), false).unwrap_err();
+    assert_eq!(again.status, NMC_ERR_EXISTS);
+    assert!(again.message.contains("is a node already"), "{again:?}");
     // Nor does another process of the machine take the name while this one lives.
     let hasty = Cluster::open(Config { patience: Duration::from_millis(500), ..directory.config() }).unwrap();
     let taken = hasty.mount(&a_store(8), Some("shelf"), false).unwrap_err();

@@ -174,6 +174,10 @@ impl Leader {
             if let Some(error) = under_way() {
                 return Err(error);
             }
+            if !self.nodes().any(|node| node.state == State::Active) {
+                let nodes = if self.members.is_empty() { "has no nodes" } else { "has no node that is not away" };
+                crate::bail!(NMC_ERR_NO_SPACE, "the cluster {nodes}: nobody gives memory for values");
+            }
             crate::bail!(NMC_ERR_NO_SPACE, "no segment of the cluster takes a value of {} bytes", start.length);
         }
         // What an owner has still to apply, lest it takes what was put after it. Others were not told of that.

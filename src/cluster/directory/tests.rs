@@ -697,6 +697,26 @@ fn what_is_not_known_is_unavailable_until_members_have_reported_or_were_silent()
 }
 
 #[test]
+fn where_there_is_no_node_at_all_a_put_says_so() {
+    let said = |rig: &mut Rig| {
+        let config = Replicate { copies: 1, media: vec![], fixed: vec![], near: String::new() };
+        let request = rig.ask(PutStart { key: key(), length: 1000, slices: vec![1000], config, striped: false });
+        match rig.answer(request) {
+            Some(Message::Answer(answer)) => (answer.status, answer.text.clone()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (status, text) = said(&mut Rig::with_nodes(0, false));
+    assert!(status == NMC_ERR_NO_SPACE && text.contains("has no nodes"), "{text}");
+    let (status, text) = said(&mut Rig::with_nodes(1, false));
+    assert!(status == NMC_ERR_NO_SPACE && text.contains("no segment"), "{text}");
+    let mut rig = Rig::with_nodes(1, false);
+    rig.passes(12_000, &[]);
+    let (status, text) = said(&mut rig);
+    assert!(status == NMC_ERR_NO_SPACE && text.contains("not away"), "{text}");
+}
+
+#[test]
 fn segments_are_listed_and_drained_when_every_member_has_come_or_was_silent() {
     for silent in [false, true] {
         let mut rig = Rig::new(2, false);

@@ -7,8 +7,8 @@ use crate::base::error::{Error, Result};
 use crate::base::id::random_u64;
 use crate::base::log;
 use crate::base::status::{
-    NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_CUDA, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_PEER_LOST, NMC_ERR_STALE,
-    NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
+    NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_CUDA, NMC_ERR_EXISTS, NMC_ERR_IO, NMC_ERR_LIMIT, NMC_ERR_PEER_LOST,
+    NMC_ERR_STALE, NMC_ERR_TIMEOUT, NMC_ERR_UNAVAILABLE, NMC_OK, nmc_status_t,
 };
 use crate::cluster::client::Call;
 use crate::cluster::net::{Address, Listener, UNIX, sweep};
@@ -68,7 +68,13 @@ impl Cluster {
             true => store.in_namespace(0),
             false => store.namespace_within(&self.config.space, None, deadline.left())?,
         };
-        let mut storage = NodeStore::within(store, deadline.left())?;
+        let mut storage = NodeStore::within(store, deadline.left()).map_err(|error| match error.status {
+            NMC_ERR_EXISTS => Error::new(
+                NMC_ERR_EXISTS,
+                "this store is a node already: a client has attached it, and has to unmount it first",
+            ),
+            _ => error,
+        })?;
         if let Some(most) = self.config.bounce {
             storage = storage.by_way_of_host(most);
         }
