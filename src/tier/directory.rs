@@ -527,8 +527,10 @@ impl Directory {
             marked.inspect_err(|error| self.blame(error))?;
         }
         reach("tier.gone");
-        let file = match self.storage.take_away(bucket) {
-            Ok(file) => file,
+        let (file, was_there) = match self.storage.take_away(bucket) {
+            Ok(file) => (file, true),
+            // Somebody else has taken it away. As long as it may come back its mark stays.
+            Err(error) if error.status == NMC_ERR_NOT_FOUND => (None, false),
             Err(error) => {
                 // Its mark stays, and its bytes count.
                 let mut buckets = self.buckets.lock();
@@ -540,7 +542,9 @@ impl Directory {
             }
         };
         let mut leaving = self.leaving.lock();
-        let _ = memory::push(&mut leaving.unsynced, bucket);
+        if was_there {
+            let _ = memory::push(&mut leaving.unsynced, bucket);
+        }
         if let Some(file) = file {
             let _ = memory::push(&mut leaving.files, file);
         }
@@ -663,7 +667,7 @@ impl Directory {
                     // It may be going at this moment.
                     let is_there = |other: &Bucket| other.id == bucket && !other.condemned && other.live > 0;
                     if self.buckets.lock().iter().any(is_there) {
-                        failed(bucket, error)?;
+                        failed(bucket, backend::missed(error))?;
                     }
                     continue;
                 }

@@ -38,7 +38,7 @@ pub fn verify(
     let (map, reader) = (&*disk.map, reader_of(&disk)?);
     let (mut found, mut why, mut done, mut goes_on) = (Verified::default(), None, 0, true);
     let mut scratch = Buffer::new(1 << 20)?;
-    let mut lost: Vec<u64> = Vec::new();
+    let mut lost: Vec<(u64, Error)> = Vec::new();
     // What is not right while its entry stands is the owner's to judge. What it keeps was not readable here.
     let mut judge = |found: &mut Verified, entry: &DiskEntry, error: Error| {
         let damaged = [NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND].contains(&error.status);
@@ -67,16 +67,16 @@ pub fn verify(
         goes_on = progress(done, total.max(done));
         Ok(goes_on)
     };
-    reader.each(map, &mut each, &mut |bucket, _| memory::push(&mut lost, bucket))?;
+    reader.each(map, &mut each, &mut |bucket, error| memory::push(&mut lost, (bucket, error)))?;
     for index in 0..if lost.is_empty() { 0 } else { map.view().capacity() } {
         let Some((word, entry, put)) = map.view().live(index) else { continue };
         if !goes_on {
             break;
         }
-        if lost.contains(&entry.spot.bucket) {
+        if let Some((bucket, error)) = lost.iter().find(|(bucket, _)| *bucket == entry.spot.bucket) {
             done += 1;
             goes_on = progress(done, total.max(done));
-            let error = Error::new(NMC_ERR_CORRUPT, format!("the list of bucket {} cannot be read", entry.spot.bucket));
+            let error = error.clone().context(format!("the list of bucket {bucket}"));
             judge(&mut found, &DiskEntry { index, word, entry, put }, error);
         }
     }

@@ -242,7 +242,7 @@ pub fn reset(disk: &Arc<dyn Disk>) -> Result<()> {
     for backend in Backend::ALL {
         let storage = backend::storage(backend, disk);
         let found = storage.find(&listed, &State::default())?;
-        found.buckets.iter().try_for_each(|bucket| storage.take_away(*bucket).map(drop))?;
+        found.buckets.iter().try_for_each(|bucket| backend::gone_is_fine(storage.take_away(*bucket)).map(drop))?;
         found.leftovers.iter().chain(&found.aside).try_for_each(|other| storage.clean(other))?;
     }
     disk.sync()?;
@@ -319,7 +319,7 @@ fn scan(
     let mut ids = memory::with_capacity(buckets.len())?;
     for id in buckets {
         if state.gone.binary_search(id).is_ok() {
-            storage.take_away(*id)?;
+            backend::gone_is_fine(storage.take_away(*id))?;
         } else if state.lost.binary_search(id).is_ok() {
             recovered.torn += 1;
             // What cannot be read has a size that nobody knows.

@@ -4,7 +4,7 @@ use super::reader::DiskEntry;
 use crate::base::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_INTERNAL};
-use crate::layout::disk::{Busy, Fingerprint, Heat, Layout, View, fingerprint};
+use crate::layout::disk::{Busy, Entry, Fingerprint, Heat, Layout, View, fingerprint};
 use crate::mem::{MappedDisk, Slab};
 use crate::store::sys;
 use crate::sync::disk_entry;
@@ -106,6 +106,14 @@ impl DiskMap {
     #[must_use]
     pub fn view(&self) -> &View<'_> {
         self.mapped.view()
+    }
+
+    /// What the entries that live say. Entries are used in the order of their numbers: behind one that never was there is nothing, and
+    /// no memory yet.
+    pub fn live(&self) -> impl Iterator<Item = Entry> {
+        let words = (0..self.view().capacity()).map_while(|index| self.view().entry(index));
+        let used = words.take_while(|words| words[0].load(Relaxed) != 0);
+        used.filter_map(disk_entry::read).map(Entry::from_words)
     }
 
     /// What stands for a key; `None` if nothing of its namespace was ever on disk.

@@ -150,8 +150,7 @@ impl Storage for Buckets {
         };
         // First, so that the bucket counts as long as anything of it is there.
         take_away(&*self.disk, &meta_name(bucket))?;
-        take_away(&*self.disk, &name)?;
-        Ok(file)
+        self.disk.unlink(&name).map(|()| file)
     }
 
     fn take_away_again(&self, gone: &[u64]) -> Result<Vec<u64>> {

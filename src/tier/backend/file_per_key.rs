@@ -177,15 +177,12 @@ impl Storage for Folders {
     }
 
     fn take_away(&self, bucket: u64) -> Result<Option<Box<dyn File>>> {
-        match self.shard(bucket) {
-            Err(error) if error.status == NMC_ERR_NOT_FOUND => Ok(None),
-            shard => {
-                let (shard, temporary) = (shard?, temporary_name(bucket));
-                // In one step, for those who read it: a folder that has its name has its list.
-                gone_is_fine(shard.rename(&folder_name(bucket), &temporary))?;
-                Self::delete(&*shard, &temporary).map(|()| None)
-            }
-        }
+        let (shard, temporary) = (self.shard(bucket)?, temporary_name(bucket));
+        // In one step, for those who read it: a folder that has its name has its list.
+        let renamed = shard.rename(&folder_name(bucket), &temporary);
+        gone_is_fine(renamed.clone())?;
+        Self::delete(&*shard, &temporary)?;
+        renamed.map(|()| None)
     }
 
     fn take_away_again(&self, gone: &[u64]) -> Result<Vec<u64>> {

@@ -26,7 +26,7 @@ use super::io::{Buffer, Disk, File, Listed};
 use super::journal::{Journal, State};
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::status::NMC_ERR_NOT_FOUND;
+use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND};
 use crate::layout::disk::Spot;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -120,7 +120,7 @@ pub trait Storage: Send + Sync {
     }
 
     /// Takes a sealed bucket away of which the journal says that it is gone. Gives a file whose space may be taken when nobody
-    /// reads it any more.
+    /// reads it any more. `NMC_ERR_NOT_FOUND` if somebody else has taken it away, who may bring it back.
     fn take_away(&self, bucket: u64) -> Result<Option<Box<dyn File>>>;
 
     /// Takes away once more what is gone by now: if the sync failed that was to make it last, no later one does. Gives the buckets
@@ -206,11 +206,21 @@ pub fn take_away(disk: &dyn Disk, name: &str) -> Result<()> {
     gone_is_fine(disk.unlink(name))
 }
 
-fn gone_is_fine(taken: Result<()>) -> Result<()> {
+/// What is not there need not be taken away.
+pub fn gone_is_fine<T: Default>(taken: Result<T>) -> Result<T> {
     match taken {
-        Err(error) if error.status == NMC_ERR_NOT_FOUND => Ok(()),
+        Err(error) if error.status == NMC_ERR_NOT_FOUND => Ok(T::default()),
         taken => taken,
     }
+}
+
+/// Why the list of a bucket cannot be read that should be there.
+#[must_use]
+pub fn missed(mut error: Error) -> Error {
+    if error.status == NMC_ERR_NOT_FOUND {
+        (error.status, error.message) = (NMC_ERR_CORRUPT, format!("its file is gone: {}", error.message));
+    }
+    error
 }
 
 /// Reads the end of a bucket that ends at byte `end` of a file: what its last block says, and its list.

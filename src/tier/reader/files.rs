@@ -36,6 +36,11 @@ impl Files {
         self.sparing(|| recovery::find_in(&*self.storage, &*self.disk))
     }
 
+    /// Whether what [`Files::find`] does not find is gone: what names alone lead to may have been taken away by others.
+    pub fn knows_all(&self) -> bool {
+        self.storage.is_in_journal()
+    }
+
     /// The list of a bucket, as of the last [`Files::find`].
     pub fn list(&self, bucket: u64) -> Result<(Tail, Vec<u8>)> {
         self.sparing(|| self.storage.list(bucket))

@@ -8,7 +8,7 @@ use crate::base::status::{NMC_ERR_BUSY, NMC_ERR_CORRUPT, NMC_ERR_NO_MEMORY, NMC_
 use crate::layout::disk::{Busy, Entry, Fingerprint, Space, Spot};
 use crate::store::PLACE_SHIFT;
 use crate::store::disk::{DiskEntry, DiskMap, DiskRecord, NextOnDisk, Wanted};
-use crate::tier::format;
+use crate::tier::{backend, format};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct Lists(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// Numbers of the buckets, in order.
+    /// Numbers of the buckets that are there or that entries lead to, in order.
     buckets: Arc<Vec<u64>>,
     /// The footers that were used last; the last one is last.
     footers: Vec<Arc<Footer>>,
@@ -81,7 +81,7 @@ impl Lists {
         let (mut bucket, mut record) = (cursor >> RECORD_BITS, cursor & ((1 << RECORD_BITS) - 1));
         let mut listed = cursor == 0;
         if listed {
-            self.list(files)?;
+            self.list(files, map)?;
         }
         loop {
             let buckets = Arc::clone(&self.0.lock().buckets);
@@ -91,7 +91,7 @@ impl Lists {
                 None if listed => return Ok((None, bucket << RECORD_BITS)),
                 // There may be new ones.
                 None => {
-                    self.list(files)?;
+                    self.list(files, map)?;
                     listed = true;
                     continue;
                 }
@@ -108,13 +108,7 @@ impl Lists {
     /// See `DiskReader::key_of`.
     pub fn key_of(&self, files: &Files, map: &DiskMap, entry: &Entry) -> Result<Option<(Vec<u8>, Space)>> {
         let Spot { bucket, block } = entry.spot;
-        let mut footer = self.footer(files, map, bucket)?;
-        if footer.is_none() {
-            // It may be new: where buckets share a file, only the journal tells where they are.
-            self.list(files)?;
-            footer = self.footer(files, map, bucket)?;
-        }
-        let Some(footer) = footer else { return Ok(None) };
+        let Some(footer) = self.footer(files, map, bucket)? else { return Ok(None) };
         let Ok(at) = footer.items.binary_search_by_key(&block, |item| item.block) else { return Ok(None) };
         let item = footer.items[at];
         let from = at.checked_sub(1).map_or(0, |before| footer.items[before].key_end);
@@ -126,7 +120,7 @@ impl Lists {
 
     /// See [`super::Reader::each`].
     pub fn each(&self, files: &Files, map: &DiskMap, each: &mut EachLive<'_>, lost: &mut Lost<'_>) -> Result<()> {
-        self.list(files)?;
+        self.list(files, map)?;
         let buckets = Arc::clone(&self.0.lock().buckets);
         for bucket in &*buckets {
             match self.footer(files, map, *bucket) {
@@ -141,20 +135,32 @@ impl Lists {
         Ok(())
     }
 
-    fn list(&self, files: &Files) -> Result<()> {
+    fn list(&self, files: &Files, map: &DiskMap) -> Result<()> {
         let mut found = files.find();
         for _ in 0..MOST_TRIES {
             match &found {
                 // Its owner may be writing the journal anew.
-                Err(error) if [NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND].contains(&error.status) => found = files.find(),
+                Err(error) if is_missing(error) => found = files.find(),
                 _ => break,
             }
         }
-        self.0.lock().buckets = Arc::new(found?.buckets);
+        let mut buckets = found?.buckets;
+        if !files.knows_all() {
+            // A file that somebody has taken away is not gone: what leads there comes back with it.
+            let (found, mut last) = (buckets.len(), None);
+            for Entry { spot: Spot { bucket, .. }, .. } in map.live() {
+                if last.replace(bucket) != Some(bucket) && buckets[..found].binary_search(&bucket).is_err() {
+                    memory::push(&mut buckets, bucket)?;
+                }
+            }
+            buckets.sort_unstable();
+            buckets.dedup();
+        }
+        self.0.lock().buckets = Arc::new(buckets);
         Ok(())
     }
 
-    /// The footer of a bucket; `None` if it is gone, or nothing leads there.
+    /// The footer of a bucket; `None` if it is gone, or nothing leads there. CORRUPT if it is not there while something does.
     fn footer(&self, files: &Files, map: &DiskMap, bucket: u64) -> Result<Option<Arc<Footer>>> {
         {
             let mut known = self.0.lock();
@@ -163,23 +169,22 @@ impl Lists {
                 return Ok(known.footers.last().cloned());
             }
         }
-        let footer = match Footer::read(files, bucket) {
-            // It may have been given up: made empty, or its blocks used again.
-            Err(error) if error.status == NMC_ERR_CORRUPT => {
-                self.list(files)?;
-                if self.0.lock().buckets.binary_search(&bucket).is_err() {
-                    return Ok(None);
-                }
-                Footer::read(files, bucket)
+        let mut footer = Footer::read(files, bucket);
+        if footer.as_ref().is_err_and(is_missing) {
+            // It may have been given up: taken away, made empty, or its blocks used again. Or it is new: where buckets share a file,
+            // only the journal tells where they are.
+            self.list(files, map)?;
+            if self.0.lock().buckets.binary_search(&bucket).is_err() {
+                return Ok(None);
             }
-            other => other,
-        };
+            footer = Footer::read(files, bucket);
+        }
         let footer = match footer {
-            Err(error) if error.status == NMC_ERR_NOT_FOUND => return Ok(None),
             // Its owner makes an empty file under the name of a bucket that is gone, to take the name away for good.
-            Err(error) if error.status == NMC_ERR_CORRUPT && !leads_to(map, bucket) => return Ok(None),
-            other => Arc::new(other.map_err(|error| error.context(format!("the footer of bucket {bucket}")))?),
+            Err(error) if is_missing(&error) && !leads_to(map, bucket) => return Ok(None),
+            other => other.map_err(|error| backend::missed(error).context(format!("the footer of bucket {bucket}"))),
         };
+        let footer = Arc::new(footer?);
         let mut known = self.0.lock();
         if known.footers.len() >= KEPT {
             known.footers.remove(0);
@@ -189,10 +194,14 @@ impl Lists {
     }
 }
 
+/// Whether there is no list, or none that can be a list.
+fn is_missing(error: &Error) -> bool {
+    [NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND].contains(&error.status)
+}
+
 /// Whether an entry leads to a bucket.
 fn leads_to(map: &DiskMap, bucket: u64) -> bool {
-    let view = map.view();
-    (0..view.capacity()).any(|index| view.live(index).is_some_and(|(_, entry, _)| entry.spot.bucket == bucket))
+    map.live().any(|entry| entry.spot.bucket == bucket)
 }
 
 fn busy(_: Busy) -> Error {

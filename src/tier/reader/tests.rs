@@ -907,17 +907,20 @@ fn every_key_that_lives_is_listed_once() {
     assert_eq!(list(SPACE).0, []);
     let object =
         |bucket: u64, n: u64| Object::new(format!("{bucket}:{n}"), bucket * 1000 + n, 10 + usize::try_from(n).unwrap());
-    let mut wanted = Vec::new();
+    let (mut wanted, mut goes) = (Vec::new(), Vec::new());
     for bucket in [2, 7, 9, 0x123, format::MAX_BUCKET - 1] {
         let objects: Vec<Object> = (0..150).map(|n| object(bucket, n)).collect();
         let entries = tree.fill(bucket, &objects);
+        if bucket == 0x123 {
+            goes = entries.iter().map(|entry| entry.index).collect();
+        }
         for (n, (object, entry)) in objects.iter().zip(&entries).enumerate() {
             match n % 5 {
                 // It has ended, or is elsewhere by now.
                 1 => tree.end(entry.index),
                 2 => {
                     tree.end(entry.index);
-                    tree.enter_at(entry.index, object, Spot { bucket: 5, block: 0 });
+                    tree.enter_at(entry.index, object, Spot { bucket, block: format::MAX_BLOCK - 1 });
                 }
                 _ => wanted.push((format!("{bucket}:{n}"), 10 + n as u64)),
             }
@@ -940,7 +943,16 @@ fn every_key_that_lives_is_listed_once() {
     );
     tree.fill(8, &[object(8, 1)]);
     assert_eq!(list(SPACE).0.len(), wanted.len() + 1);
-    // One that goes is passed by, one that is damaged is told.
+    // One that goes is passed by; one that is not there while something leads to it, or is damaged, is told.
+    let stays = tree.dir.path().join("aside");
+    std::fs::rename(tree.path(9), &stays).unwrap();
+    assert_eq!(list(SPACE).0.len(), wanted.len() + 1, "its list is known");
+    is_corrupt(
+        tree.reader(Options::default()).next(&tree.map, SPACE, 9 << PLACE_SHIFT, &mut |_| Ok(true)).map(drop),
+        "is gone",
+    );
+    std::fs::rename(&stays, tree.path(9)).unwrap();
+    goes.iter().for_each(|index| tree.end(*index));
     std::fs::remove_file(tree.path(0x123)).unwrap();
     assert_eq!(list(SPACE).0.len(), wanted.len() + 1 - 90);
     let fresh = tree.reader(Options::default());

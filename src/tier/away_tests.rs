@@ -1,0 +1,272 @@
+//! Somebody takes files of a tier away while it is open, or puts something else in their place, and brings them back later. What was
+//! removed meanwhile stays removed, or the call says that it could not be; a listing is whole, or says that it is not.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+use super::config::{Backend, Config, Evict};
+use super::facade::Tier;
+use super::format::bucket_name;
+use super::test_store::{config, evict, put, store, value, where_is};
+use super::tests::open;
+use crate::base::error::Result;
+use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_PERMISSION, nmc_status_t};
+use crate::store::Store;
+use crate::store::types::Presence;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+const KEYS: usize = 4;
+
+/// What is there instead of a bucket.
+#[derive(Debug, Clone, Copy)]
+enum Instead {
+    Nothing,
+    Folder,
+    File,
+    Link,
+}
+
+fn key(i: usize) -> String {
+    format!("k{i}")
+}
+
+/// The name of a bucket in its directory.
+fn name_of(config: &Config, bucket: u64) -> PathBuf {
+    match config.backend {
+        Backend::File => format!("{:02x}/{bucket:016x}.keys", bucket & 0xff).into(),
+        _ => bucket_name(bucket).into(),
+    }
+}
+
+/// Buckets that were taken away.
+struct Away<'a> {
+    config: &'a Config,
+    to: tempfile::TempDir,
+    buckets: Vec<u64>,
+}
+
+impl<'a> Away<'a> {
+    fn take(config: &'a Config, buckets: Vec<u64>, instead: Instead) -> Self {
+        let away = Self { config, to: tempfile::tempdir().unwrap(), buckets };
+        for (here, there) in away.paths() {
+            std::fs::rename(&here, &there).unwrap();
+            match instead {
+                Instead::Nothing => {}
+                Instead::Folder => std::fs::create_dir(&here).unwrap(),
+                Instead::File => std::fs::write(&here, "something else").unwrap(),
+                Instead::Link => std::os::unix::fs::symlink(&there, &here).unwrap(),
+            }
+        }
+        away
+    }
+
+    fn paths(&self) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+        self.buckets.iter().map(|bucket| {
+            (self.config.directory.join(name_of(self.config, *bucket)), self.to.path().join(bucket.to_string()))
+        })
+    }
+
+    fn bring_back(self) {
+        for (here, there) in self.paths() {
+            let _ = std::fs::remove_file(&here).or_else(|_| std::fs::remove_dir(&here));
+            std::fs::rename(there, here).unwrap();
+        }
+    }
+}
+
+/// A store whose values are all on disk, one in a bucket, in a directory that was opened anew: no list of it is known.
+fn stored(config: &Config) -> (Store, Tier) {
+    let store = store();
+    let tier = open(&store, config);
+    for i in 0..KEYS {
+        put(&store, &key(i), &value(i as u64, 10_000));
+        assert_eq!(tier.offload(None).unwrap(), 1);
+    }
+    drop(tier);
+    let tier = open(&store, config);
+    evict(&store);
+    (store, tier)
+}
+
+fn buckets(tier: &Tier) -> Vec<u64> {
+    let mut buckets = Vec::new();
+    tier.scan(&mut |found| {
+        buckets.push(found.spot.0);
+        true
+    })
+    .unwrap();
+    assert_eq!(buckets.len(), KEYS);
+    buckets
+}
+
+fn list(store: &Store) -> Result<usize> {
+    let (mut n, mut cursor) = (0, 0);
+    while let Some(found) = store.next(cursor)? {
+        (n, cursor) = (n + 1, found.cursor);
+    }
+    Ok(n)
+}
+
+fn scan(tier: &Tier) -> (usize, Result<()>) {
+    let mut n = 0;
+    let scanned = tier.scan(&mut |_| {
+        n += 1;
+        true
+    });
+    (n, scanned)
+}
+
+fn on_disk(store: &Store) -> usize {
+    (0..KEYS).filter(|i| where_is(store, &key(*i)) == Presence::OnDisk).count()
+}
+
+/// All cases: where values lie, what is there instead, and how many buckets are away.
+fn each_case(dir: &tempfile::TempDir, mut case: impl FnMut(&Config, Instead, usize)) {
+    let mut number = 0;
+    for backend in [Backend::Bucket, Backend::File] {
+        for instead in [Instead::Nothing, Instead::Folder, Instead::File, Instead::Link] {
+            for n in [1, KEYS] {
+                number += 1;
+                let directory = dir.path().join(number.to_string());
+                println!("{} {instead:?} {n}", backend.name());
+                case(&Config { backend, directory, ..config(dir) }, instead, n);
+            }
+        }
+    }
+}
+
+/// A file under the name of a bucket is one that is damaged. What is no file was not written by a tier.
+fn expected(config: &Config, instead: Instead) -> nmc_status_t {
+    match (config.backend, instead) {
+        (_, Instead::Nothing) | (Backend::Bucket, Instead::File) | (Backend::File, Instead::Folder) => NMC_ERR_CORRUPT,
+        _ => NMC_ERR_PERMISSION,
+    }
+}
+
+#[test]
+fn what_is_removed_by_prefix_while_its_file_is_away_does_not_come_back_unless_the_call_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    each_case(&dir, |config, instead, n| {
+        let (store, tier) = stored(config);
+        let away = Away::take(config, buckets(&tier).split_off(KEYS - n), instead);
+        // In the owner's process and as any other does.
+        let other = Tier::open(&store, &Config::default(), &mut |_, _| ()).unwrap();
+        assert!(!other.is_owner());
+        let status = expected(config, instead);
+        assert_eq!(list(&store).unwrap_err().status, status);
+        for handle in [&tier, &other] {
+            let (seen, scanned) = scan(handle);
+            assert_eq!((seen, scanned.unwrap_err().status), (KEYS - n, status));
+        }
+        assert_eq!(store.remove_by_prefix(b"k").unwrap_err().status, status);
+        away.bring_back();
+        let left = on_disk(&store);
+        assert!(left >= n);
+        assert_eq!((list(&store).unwrap(), scan(&other).0), (left, left));
+        assert_eq!(store.remove_by_prefix(b"k").unwrap(), left as u64);
+        assert_eq!((on_disk(&store), list(&store).unwrap()), (0, 0));
+        drop((tier, other));
+        let tier = open(&store, config);
+        assert_eq!((on_disk(&store), tier.stats().unwrap().objects), (0, 0));
+    });
+}
+
+/// Who removes them by their names needs no list.
+#[test]
+fn what_is_removed_by_key_while_its_file_is_away_does_not_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    each_case(&dir, |config, instead, n| {
+        let (store, tier) = stored(config);
+        let away = Away::take(config, buckets(&tier).split_off(KEYS - n), instead);
+        (0..KEYS).for_each(|i| store.remove(key(i).as_bytes()).unwrap());
+        // By this the owner gives the buckets up, and after a new one nobody has to remember those that are gone.
+        put(&store, "new", b"v");
+        for _ in 0..3 {
+            tier.sync().unwrap();
+            assert_eq!(tier.offload(Some(&[b"new"])).unwrap(), 1);
+            store.remove(b"new").unwrap();
+            put(&store, "new", b"v");
+        }
+        // What has the name of a bucket goes as if it were one, and with it what is known of that.
+        let is_one = match config.backend {
+            Backend::File => !matches!(instead, Instead::Nothing),
+            _ => matches!(instead, Instead::File | Instead::Link),
+        };
+        if !is_one {
+            away.bring_back();
+        }
+        drop(tier);
+        let _tier = open(&store, config);
+        assert_eq!(on_disk(&store), 0);
+    });
+}
+
+#[test]
+fn a_look_at_everything_counts_what_is_away() {
+    let dir = tempfile::tempdir().unwrap();
+    each_case(&dir, |config, instead, n| {
+        let (store, tier) = stored(config);
+        let away = Away::take(config, buckets(&tier).split_off(KEYS - n), instead);
+        let other = Tier::open(&store, &Config::default(), &mut |_, _| ()).unwrap();
+        let damaged = expected(config, instead) == NMC_ERR_CORRUPT;
+        let (found, why) = other.verify(&mut |_, _| true).unwrap();
+        let bad = if damaged { (n as u64, 0) } else { (0, n as u64) };
+        assert_eq!((found.objects, (found.corrupt, found.unreadable)), ((KEYS - n) as u64, bad));
+        assert_eq!(why.map(|error| error.status), (!damaged).then_some(NMC_ERR_PERMISSION));
+        let (found, why) = tier.verify(&mut |_, _| true).unwrap();
+        let left = if damaged { (0, 0) } else { bad };
+        assert_eq!((found.objects, (found.corrupt, found.unreadable)), ((KEYS - n) as u64, left));
+        assert_eq!(why.map(|error| error.status), (!damaged).then_some(NMC_ERR_PERMISSION));
+        // What was given up is no reason to fail any more.
+        assert_eq!(list(&store).is_ok(), damaged);
+        away.bring_back();
+        assert_eq!(on_disk(&store), if damaged { KEYS - n } else { KEYS });
+    });
+}
+
+/// Its entries end before its file goes: who goes through all others does not stumble over it.
+#[test]
+fn a_bucket_that_was_evicted_keeps_no_listing_from_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    for backend in [Backend::Bucket, Backend::File, Backend::Offset] {
+        let config = Config {
+            directory: dir.path().join(backend.name()),
+            backend,
+            capacity_bytes: 600 << 10,
+            bucket_keys: 2,
+            evict: Evict::Fifo,
+            heartbeat_ms: 1,
+            ..config(&dir)
+        };
+        let store = store();
+        let tier = open(&store, &config);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..2)
+                .map(|thread| {
+                    let (store, tier, over) = (&store, &tier, &over);
+                    scope.spawn(move || {
+                        let mut rounds = 0;
+                        while !over.load(SeqCst) || rounds < 3 {
+                            list(store)?;
+                            scan(tier).1?;
+                            if thread == 0 {
+                                store.remove_by_prefix(b"v1")?;
+                            }
+                            rounds += 1;
+                        }
+                        Result::Ok(())
+                    })
+                })
+                .collect();
+            for i in 0..150u64 {
+                put(&store, &format!("v{i}"), &value(i, 20_000));
+                tier.offload(None).unwrap();
+                evict(&store);
+            }
+            let evicted = tier.stats().unwrap().evicted;
+            over.store(true, SeqCst);
+            threads.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
+            assert!(evicted > 20, "{}: {evicted}", backend.name());
+        });
+    }
+}
