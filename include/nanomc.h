@@ -1373,7 +1373,8 @@ typedef struct nmc_store_stats_t {
  * without waiting, until the owner has answered. Keys in memory are not affected.
  *
  * Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1
- * to 1,024 bytes).
+ * to 1,024 bytes), `NMC_ERR_NO_MEMORY` (the message says how much was refused). Those that read values or keys from a
+ * tier can also return `NMC_ERR_PERMISSION` (a file of the tier must not be opened, or is no regular file any more).
  */
 typedef struct nmc_store_t nmc_store_t;
 
@@ -1551,7 +1552,9 @@ nmc_status_t nmc_store_remove(struct nmc_store_t *store, struct nmc_slice_t key)
  * `*out_removed`, if not NULL; an object that is in both places, or is being replaced, counts once. To find those that
  * are only on disk, it reads the ends of all buckets. It takes one call of the master for every few thousand objects
  * that the store can hold. Otherwise like `nmc_store_remove`; also `NMC_ERR_BUSY` (values kept coming back into memory and
- * leaving the disk meanwhile: some may be left), and `NMC_ERR_LIMIT` (no descriptor is left to read the disk; see `ulimit`).
+ * leaving the disk meanwhile: some may be left), `NMC_ERR_CORRUPT` (the end of a bucket is damaged, or its file is not there:
+ * some are left; `nmc_tier_verify` gives up those that cannot be read), and `NMC_ERR_LIMIT` (no descriptor is left to read
+ * the disk; see `ulimit`).
  */
 nmc_status_t nmc_store_remove_by_prefix(struct nmc_store_t *store,
                                         struct nmc_slice_t prefix,
@@ -1836,8 +1839,8 @@ nmc_status_t nmc_store_retry_hint(struct nmc_store_t *store, int32_t rank, struc
  * Blocks only for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
  * `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored), `NMC_ERR_UNAVAILABLE` (the store's tier is not open, or cannot be
  * read yet, see `nmc_store_t`), `NMC_ERR_IO` and `NMC_ERR_CORRUPT` (the disk failed, or the list of a bucket is
- * damaged), `NMC_ERR_LIMIT` (no descriptor is left to read the disk; see `ulimit`), `NMC_ERR_CANCELLED` (while it waited for
- * the tier). After an error the cursor stays.
+ * damaged or not there), `NMC_ERR_LIMIT` (no descriptor is left to read the disk; see `ulimit`), `NMC_ERR_CANCELLED`
+ * (while it waited for the tier). After an error the cursor stays.
  */
 nmc_status_t nmc_store_next(struct nmc_store_t *store,
                             uint64_t *cursor,
@@ -2524,7 +2527,8 @@ typedef int32_t (*nmc_tier_scan_fn)(void *user, const struct nmc_tier_entry_t *e
  *
  * All functions that take the handle may be called from any thread at the same time, even while another thread closes
  * it. It keeps the store open until it is closed, even after `nmc_store_destroy`. Statuses that every function can
- * return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
+ * return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`. Those that read values or keys from the disk can
+ * also return `NMC_ERR_PERMISSION` (a file of the tier must not be opened, or is no regular file any more).
  */
 typedef struct nmc_tier_t nmc_tier_t;
 
@@ -2734,7 +2738,7 @@ nmc_status_t nmc_tier_stats(struct nmc_tier_t *tier, struct nmc_tier_stats_t *ou
  * of the owner's process also `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (the owner does not answer) and
  * `NMC_ERR_NOT_FOUND` (the tier was closed). If some values cannot be read for another reason than damage, they stay
  * and are counted as `unreadable`, all others are checked, the result is stored, and the call returns the reason:
- * `NMC_ERR_IO`, `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
+ * `NMC_ERR_IO`, `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
  */
 nmc_status_t nmc_tier_verify(struct nmc_tier_t *tier,
                              nmc_tier_verify_fn callback,
@@ -2748,8 +2752,8 @@ nmc_status_t nmc_tier_verify(struct nmc_tier_t *tier,
  * Blocks while this process reads the lists of all buckets. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_CANCELLED`
  * (the tier is being closed), `NMC_ERR_NO_MEMORY`; outside of the owner's process also `NMC_ERR_UNAVAILABLE`,
  * `NMC_ERR_TIMEOUT` (the owner does not answer) and `NMC_ERR_NOT_FOUND` (the tier was closed). If some lists cannot be
- * read, the call first goes through all others and then returns the reason: `NMC_ERR_IO`, `NMC_ERR_CORRUPT`,
- * `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
+ * read, the call first goes through all others and then returns the reason: `NMC_ERR_IO`, `NMC_ERR_CORRUPT` (damaged, or
+ * not there), `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
  */
 nmc_status_t nmc_tier_scan(struct nmc_tier_t *tier,
                            nmc_tier_scan_fn callback,

@@ -32,7 +32,8 @@ use std::ffi::c_void;
 /// without waiting, until the owner has answered. Keys in memory are not affected.
 ///
 /// Statuses that every function can return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG` (keys have 1
-/// to 1,024 bytes).
+/// to 1,024 bytes), `NMC_ERR_NO_MEMORY` (the message says how much was refused). Those that read values or keys from a
+/// tier can also return `NMC_ERR_PERMISSION` (a file of the tier must not be opened, or is no regular file any more).
 pub struct nmc_store_t {
     _opaque: [u8; 0],
 }
@@ -460,7 +461,9 @@ pub unsafe extern "C" fn nmc_store_remove(store: *mut nmc_store_t, key: nmc_slic
 /// `*out_removed`, if not NULL; an object that is in both places, or is being replaced, counts once. To find those that
 /// are only on disk, it reads the ends of all buckets. It takes one call of the master for every few thousand objects
 /// that the store can hold. Otherwise like `nmc_store_remove`; also `NMC_ERR_BUSY` (values kept coming back into memory and
-/// leaving the disk meanwhile: some may be left), and `NMC_ERR_LIMIT` (no descriptor is left to read the disk; see `ulimit`).
+/// leaving the disk meanwhile: some may be left), `NMC_ERR_CORRUPT` (the end of a bucket is damaged, or its file is not there:
+/// some are left; `nmc_tier_verify` gives up those that cannot be read), and `NMC_ERR_LIMIT` (no descriptor is left to read
+/// the disk; see `ulimit`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_remove_by_prefix(
     store: *mut nmc_store_t,

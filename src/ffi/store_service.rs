@@ -190,8 +190,8 @@ pub unsafe extern "C" fn nmc_store_retry_hint(
 /// Blocks only for the disk, and does not ask the master. Thread-safe. Graph-safe. Statuses: `NMC_ERR_NOT_FOUND`,
 /// `NMC_ERR_TOO_SMALL` (`*out_key_len` is stored), `NMC_ERR_UNAVAILABLE` (the store's tier is not open, or cannot be
 /// read yet, see `nmc_store_t`), `NMC_ERR_IO` and `NMC_ERR_CORRUPT` (the disk failed, or the list of a bucket is
-/// damaged), `NMC_ERR_LIMIT` (no descriptor is left to read the disk; see `ulimit`), `NMC_ERR_CANCELLED` (while it waited for
-/// the tier). After an error the cursor stays.
+/// damaged or not there), `NMC_ERR_LIMIT` (no descriptor is left to read the disk; see `ulimit`), `NMC_ERR_CANCELLED`
+/// (while it waited for the tier). After an error the cursor stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_store_next(
     store: *mut nmc_store_t,

@@ -28,7 +28,8 @@ use std::time::Duration;
 ///
 /// All functions that take the handle may be called from any thread at the same time, even while another thread closes
 /// it. It keeps the store open until it is closed, even after `nmc_store_destroy`. Statuses that every function can
-/// return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`.
+/// return: `NMC_ERR_BAD_HANDLE`, `NMC_ERR_FORKED`, `NMC_ERR_INVALID_ARG`. Those that read values or keys from the disk can
+/// also return `NMC_ERR_PERMISSION` (a file of the tier must not be opened, or is no regular file any more).
 pub struct nmc_tier_t {
     _opaque: [u8; 0],
 }
@@ -425,7 +426,7 @@ pub unsafe extern "C" fn nmc_tier_stats(tier: *mut nmc_tier_t, out_stats: *mut n
 /// of the owner's process also `NMC_ERR_UNAVAILABLE`, `NMC_ERR_TIMEOUT` (the owner does not answer) and
 /// `NMC_ERR_NOT_FOUND` (the tier was closed). If some values cannot be read for another reason than damage, they stay
 /// and are counted as `unreadable`, all others are checked, the result is stored, and the call returns the reason:
-/// `NMC_ERR_IO`, `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
+/// `NMC_ERR_IO`, `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_verify(
     tier: *mut nmc_tier_t,
@@ -454,8 +455,8 @@ pub unsafe extern "C" fn nmc_tier_verify(
 /// Blocks while this process reads the lists of all buckets. Thread-safe. Not graph-safe. Statuses: `NMC_ERR_CANCELLED`
 /// (the tier is being closed), `NMC_ERR_NO_MEMORY`; outside of the owner's process also `NMC_ERR_UNAVAILABLE`,
 /// `NMC_ERR_TIMEOUT` (the owner does not answer) and `NMC_ERR_NOT_FOUND` (the tier was closed). If some lists cannot be
-/// read, the call first goes through all others and then returns the reason: `NMC_ERR_IO`, `NMC_ERR_CORRUPT`,
-/// `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
+/// read, the call first goes through all others and then returns the reason: `NMC_ERR_IO`, `NMC_ERR_CORRUPT` (damaged, or
+/// not there), `NMC_ERR_LIMIT`, `NMC_ERR_PERMISSION`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_scan(
     tier: *mut nmc_tier_t,
