@@ -13,11 +13,21 @@ use crate::layout::disk::{Entry, Spot};
 use crate::sync::disk_entry;
 use std::sync::atomic::Ordering::SeqCst;
 
+/// What a look at one value gave.
+pub(super) enum Looked {
+    /// It is whole, and has so many bytes.
+    Right(u64),
+    /// It was not, and has ended by this.
+    Ended,
+    /// It had ended before, or did meanwhile.
+    Over,
+}
+
 impl Owner {
-    /// Reads what an entry leads to, and ends it if that is not right. Gives whether it did.
-    pub(super) fn look_at(&self, index: u32, word: u64) -> Result<bool> {
+    /// Reads what an entry leads to, and ends it if that is not right.
+    pub(super) fn look_at(&self, index: u32, word: u64) -> Result<Looked> {
         let Some((_, entry, put)) = self.map.view().live(index).filter(|(now, ..)| *now == word) else {
-            return Ok(false);
+            return Ok(Looked::Over);
         };
         let checked = (|| -> Result<()> {
             let key = self.directory.key_of(entry.spot)?;
@@ -26,7 +36,7 @@ impl Owner {
             check_record(&*file, block, &key, put, entry.bytes, &mut scratch)
         })();
         let error = match checked {
-            Ok(()) => return Ok(false),
+            Ok(()) => return Ok(Looked::Right(entry.bytes)),
             // What cannot be read now may be readable later.
             Err(error) if ![NMC_ERR_CORRUPT, NMC_ERR_NOT_FOUND].contains(&error.status) => return Err(error),
             Err(error) => error,
@@ -39,7 +49,7 @@ impl Owner {
                 format!("tier: the value in bucket {bucket} at block {block} is given up: {error}")
             });
         }
-        Ok(ended)
+        Ok(if ended { Looked::Ended } else { Looked::Over })
     }
 
     /// The entry that leads to a record, if one does.
@@ -79,7 +89,13 @@ impl Owner {
         }
         for (index, word) in suspects {
             match self.look_at(index, word) {
-                Ok(ended) => found.corrupt += u64::from(ended),
+                Ok(Looked::Ended) => found.corrupt += 1,
+                Ok(Looked::Over) => {}
+                // What was in the way the first time was not the disk.
+                Ok(Looked::Right(bytes)) => {
+                    found.objects += 1;
+                    found.bytes += bytes;
+                }
                 Err(error) => {
                     found.unreadable += 1;
                     why.get_or_insert(error);

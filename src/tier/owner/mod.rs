@@ -9,6 +9,7 @@ mod make_room;
 mod throttle;
 mod write;
 
+use self::check::Looked;
 use self::inbox::{Inbox, Job, RESULTS, Turns};
 use super::config::{Backend, Config, Evict, Stats};
 use super::directory::{Directory, Source};
@@ -662,7 +663,9 @@ impl Owner {
 
     fn run(&self, memory: &dyn HeldMemory, job: Job) -> Result<u64> {
         match job {
-            Job::Suspect { index, word } | Job::Look { index, word } => self.look_at(index, word).map(u64::from),
+            Job::Suspect { index, word } | Job::Look { index, word } => {
+                self.look_at(index, word).map(|looked| matches!(looked, Looked::Ended).into())
+            }
             Job::Sync => {
                 self.tidy_all();
                 self.directory.sync().map(|()| 0)
