@@ -27,12 +27,13 @@ class Lower {
 std::string key_of(int number) { return "key-" + std::to_string(number); }
 std::string value_at(int number) { return value_of(static_cast<size_t>(number), 5000); }
 
-void file_sizes() {
+void file_sizes(rlim_t longest) {
+  printf("files of %lu bytes at most\n", static_cast<unsigned long>(longest));
   TierDir dir;
   Embedded store;
   promise("a_tier_that_must_not_write_is_not_opened");
   {
-    const Lower limit(RLIMIT_FSIZE, 1);
+    const Lower limit(RLIMIT_FSIZE, longest);
     const nmc_tier_config_t config = tier_config(dir.path);
     nmc_tier_t* tier = nullptr;
     CHECK(nmc_tier_open(store, &config, &tier) == NMC_ERR_LIMIT && tier == nullptr);
@@ -46,11 +47,14 @@ void file_sizes() {
     evict(store);
     OK(put(store, "memory", value_at(20)));
     {
-      const Lower limit(RLIMIT_FSIZE, 1);
+      const Lower limit(RLIMIT_FSIZE, longest);
       GIVES(nmc_store_remove(store, bytes_of(key_of(0))), NMC_ERR_IO);
       CHECK(state_of(store, key_of(0)) == NMC_OBJECT_ABSENT);
       uint64_t written = 0;
       CHECK(nmc_tier_offload(tier, nullptr, 0, &written) == NMC_ERR_LIMIT && written == 0);
+      const std::string one = "memory";
+      const nmc_slice_t key = bytes_of(one);
+      CHECK(nmc_tier_offload(tier, &key, 1, &written) == NMC_ERR_LIMIT && written == 0);
       CHECK(nmc_tier_sync(tier) == NMC_ERR_LIMIT);
       CHECK(nmc_tier_evict(tier, 0, &written) == NMC_ERR_LIMIT);
       CHECK(tier_stats(tier).degraded == 0);
@@ -66,6 +70,22 @@ void file_sizes() {
   const OpenTier tier(next, dir.path);
   for (int i = 0; i < 20; ++i) CHECK(state_of(next, key_of(i)) == (i < 2 ? NMC_OBJECT_ABSENT : NMC_OBJECT_ON_DISK));
   CHECK(get(next, "memory") == value_at(20));
+}
+
+void puts_that_wait(rlim_t longest) {
+  promise("a_put_that_waits_for_the_disk_says_that_files_must_not_grow");
+  TierDir dir;
+  Embedded store;
+  nmc_tier_config_t config = tier_config(dir.path);
+  config.flags = NMC_TIER_WRITE_THROUGH;
+  const OpenTier tier(store, config);
+  OK(put(store, "before", value_at(0)));
+  {
+    const Lower limit(RLIMIT_FSIZE, longest);
+    GIVES(put(store, "meanwhile", value_at(1)), NMC_ERR_LIMIT);
+  }
+  OK(put(store, "later", value_at(2)));
+  CHECK(get(store, "before") == value_at(0) && get(store, "later") == value_at(2));
 }
 
 void descriptors(uint32_t backend) {
@@ -104,7 +124,10 @@ void descriptors(uint32_t backend) {
 }  // namespace
 
 int main() {
-  file_sizes();
+  for (const rlim_t longest : {0, 1}) {
+    file_sizes(longest);
+    puts_that_wait(longest);
+  }
   for (const uint32_t backend : {NMC_TIER_BACKEND_BUCKET, NMC_TIER_BACKEND_FILE}) descriptors(backend);
   return finish();
 }

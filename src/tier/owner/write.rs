@@ -97,7 +97,8 @@ impl Owner {
         };
         // No longer than a file may be, with its lists and what values do not fill.
         let file = limits::longest_file().map_or(u64::MAX, |longest| longest - (longest / 2).min(8 << 20));
-        self.config.bucket_bytes.min((heap / 40).max(1 << 20)).min(share).min(file)
+        // Never nothing: what has no room at all is to be refused, not looked for without end.
+        self.config.bucket_bytes.min((heap / 40).max(1 << 20)).min(share).min(file).max(1)
     }
 
     /// The next objects that are to be written, up to a bucket full. Gives whether there may be more.
