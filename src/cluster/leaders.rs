@@ -27,7 +27,7 @@ impl Leaders {
 
     /// How many masters there are to ask; one if nobody is named.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.names.len().max(1)
     }
 

@@ -99,7 +99,7 @@ impl Cx<'_> {
         let left = deadline.saturating_sub(self.now);
         let patience = match self.shared.leaders.is_known() {
             true => patience,
-            false => patience.min((left / self.shared.leaders.len() as u64).max(LEAST_PATIENCE_MS)),
+            false => patience.min((left / self.shared.leaders.count() as u64).max(LEAST_PATIENCE_MS)),
         };
         let until = deadline.min(self.now + patience);
         let request = self.request(part, until, true);
