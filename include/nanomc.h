@@ -2136,7 +2136,9 @@ nmc_status_t nmc_store_device_pin(struct nmc_store_t *store,
 
 /**
  * If the head or the journal of the directory is damaged, delete all files of the tier in it and start empty. Without
- * this flag, opening fails with `NMC_ERR_CORRUPT` and changes nothing.
+ * this flag, opening fails with `NMC_ERR_CORRUPT` and changes nothing. Nothing is deleted but regular files, and folders of
+ * the tier that are empty then. If something else has the name of a file that a new tier needs, opening fails with
+ * `NMC_ERR_PERMISSION`, and deletes nothing.
  */
 #define NMC_TIER_RESET_IF_DAMAGED 16
 
@@ -2554,8 +2556,9 @@ typedef struct nmc_tier_t nmc_tier_t;
  * has another `backend`, or see `NMC_TIER_OTHER_DIRECTORY`), `NMC_ERR_EXISTS` (another process, which the message
  * names, owns the directory; or the store already has a tier), `NMC_ERR_NOT_FOUND` (a part of the path does not exist;
  * or, in another process, the store has no tier), `NMC_ERR_CORRUPT` (the head or the journal is damaged, see
- * `NMC_TIER_RESET_IF_DAMAGED`), `NMC_ERR_PERMISSION`, `NMC_ERR_NO_SPACE`, `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`,
- * `NMC_ERR_UNAVAILABLE` (the master is away), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_IO`, `NMC_ERR_OS`.
+ * `NMC_TIER_RESET_IF_DAMAGED`), `NMC_ERR_PERMISSION` (also if something in the directory that is no regular file stands
+ * where the tier has one), `NMC_ERR_NO_SPACE`, `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE` (the master
+ * is away), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_IO`, `NMC_ERR_OS`.
  */
 nmc_status_t nmc_tier_open(struct nmc_store_t *store,
                            const struct nmc_tier_config_t *config,

@@ -90,8 +90,9 @@ fn with<R>(tier: *const nmc_tier_t, body: impl FnOnce(&Open) -> Result<R>) -> Re
 /// has another `backend`, or see `NMC_TIER_OTHER_DIRECTORY`), `NMC_ERR_EXISTS` (another process, which the message
 /// names, owns the directory; or the store already has a tier), `NMC_ERR_NOT_FOUND` (a part of the path does not exist;
 /// or, in another process, the store has no tier), `NMC_ERR_CORRUPT` (the head or the journal is damaged, see
-/// `NMC_TIER_RESET_IF_DAMAGED`), `NMC_ERR_PERMISSION`, `NMC_ERR_NO_SPACE`, `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`,
-/// `NMC_ERR_UNAVAILABLE` (the master is away), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_IO`, `NMC_ERR_OS`.
+/// `NMC_TIER_RESET_IF_DAMAGED`), `NMC_ERR_PERMISSION` (also if something in the directory that is no regular file stands
+/// where the tier has one), `NMC_ERR_NO_SPACE`, `NMC_ERR_LIMIT`, `NMC_ERR_NO_MEMORY`, `NMC_ERR_UNAVAILABLE` (the master
+/// is away), `NMC_ERR_UNSUPPORTED`, `NMC_ERR_IO`, `NMC_ERR_OS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nmc_tier_open(
     store: *mut nmc_store_t,

@@ -24,7 +24,9 @@ pub const NMC_TIER_DURABLE_REMOVE: u32 = 4;
 /// Start paused: nothing is written before `nmc_tier_resume` or `nmc_tier_offload`.
 pub const NMC_TIER_PAUSED: u32 = 8;
 /// If the head or the journal of the directory is damaged, delete all files of the tier in it and start empty. Without
-/// this flag, opening fails with `NMC_ERR_CORRUPT` and changes nothing.
+/// this flag, opening fails with `NMC_ERR_CORRUPT` and changes nothing. Nothing is deleted but regular files, and folders of
+/// the tier that are empty then. If something else has the name of a file that a new tier needs, opening fails with
+/// `NMC_ERR_PERMISSION`, and deletes nothing.
 pub const NMC_TIER_RESET_IF_DAMAGED: u32 = 16;
 /// Delete buckets whose end is damaged. Without this flag they are renamed, so that you can look at them.
 pub const NMC_TIER_DELETE_TORN: u32 = 32;

@@ -1,17 +1,19 @@
 //! Somebody takes files of a tier away while it is open, or puts something else in their place, and brings them back later. What was
-//! removed meanwhile stays removed, or the call says that it could not be; a listing is whole, or says that it is not.
+//! removed meanwhile stays removed, or the call says that it could not be; a listing is whole, or says that it is not. And what stands
+//! there when the tier is opened is left alone.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-use super::config::{Backend, Config, Evict};
+use super::config::{Backend, Config, Evict, OnDamage, Torn};
 use super::facade::Tier;
 use super::format::bucket_name;
-use super::test_store::{config, evict, put, store, value, where_is};
+use super::test_store::{config, evict, get, put, store, value, where_is};
 use super::tests::open;
 use crate::base::error::Result;
 use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_PERMISSION, nmc_status_t};
 use crate::store::Store;
 use crate::store::types::Presence;
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const KEYS: usize = 4;
@@ -268,5 +270,126 @@ fn a_bucket_that_was_evicted_keeps_no_listing_from_its_end() {
             threads.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
             assert!(evicted > 20, "{}: {evicted}", backend.name());
         });
+    }
+}
+
+/// Everything below a directory, with its size.
+fn all_below(directory: &Path) -> BTreeSet<(PathBuf, u64)> {
+    let mut all = BTreeSet::new();
+    for entry in std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap()) {
+        let found = entry.metadata().unwrap();
+        if found.is_dir() {
+            all.extend(all_below(&entry.path()));
+        }
+        // Who has the directory says so in its lock.
+        let bytes = if found.is_file() && entry.file_name() != "LOCK" { found.len() } else { 0 };
+        all.insert((entry.path(), bytes));
+    }
+    all
+}
+
+/// A directory whose tier is closed, and its buckets.
+fn closed(config: &Config) -> Vec<u64> {
+    let (_store, tier) = stored(config);
+    buckets(&tier)
+}
+
+/// Puts a folder where a file was, with something in it.
+fn put_folder(at: &Path) -> PathBuf {
+    let _ = std::fs::remove_file(at);
+    std::fs::create_dir(at).unwrap();
+    let mine = at.join("mine");
+    std::fs::write(&mine, "not the tier's").unwrap();
+    mine
+}
+
+#[test]
+fn a_bucket_with_something_else_for_a_list_is_damaged_and_no_others_are() {
+    for torn in [Torn::MoveAside, Torn::Delete] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config { backend: Backend::File, torn, ..config(&dir) };
+        let bucket = config.directory.join(name_of(&config, closed(&config)[0]));
+        put_folder(&bucket.join("list"));
+        for _ in 0..2 {
+            let store = store();
+            let tier = open(&store, &config);
+            assert_eq!(tier.stats().unwrap().objects, KEYS as u64 - 1);
+            let kept = if torn == Torn::Delete { bucket.clone() } else { bucket.with_extension("keys.damaged") };
+            assert!(kept.join("list/mine").exists());
+        }
+    }
+}
+
+#[test]
+fn a_tier_that_begins_anew_leaves_alone_what_is_not_its_own_and_never_meets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for backend in [Backend::Bucket, Backend::File, Backend::Offset] {
+        let capacity_bytes = 16 << 20;
+        let made = Config { directory: dir.path().join(backend.name()), backend, capacity_bytes, ..config(&dir) };
+        let foreign = match backend {
+            Backend::Bucket => {
+                closed(&made).iter().map(|id| put_folder(&made.directory.join(bucket_name(*id)))).collect()
+            }
+            Backend::File => {
+                let lists = closed(&made).into_iter().map(|id| made.directory.join(name_of(&made, id)).join("list"));
+                lists.map(|list| put_folder(&list)).collect()
+            }
+            _ => {
+                closed(&made);
+                vec![put_folder(&made.directory.join(bucket_name(1)))]
+            }
+        };
+        std::fs::write(made.directory.join("SUPER"), "damaged").unwrap();
+        assert_eq!(Tier::open(&store(), &made, &mut |_, _| ()).err().unwrap().status, NMC_ERR_CORRUPT);
+        let reset = Config { on_damage: OnDamage::Reset, ..made.clone() };
+        for round in 0..2 {
+            let store = store();
+            let tier = open(&store, &reset);
+            assert_eq!(tier.stats().unwrap().objects, round);
+            // As many buckets as there were before.
+            for i in 0..KEYS as u64 + 2 {
+                put(&store, "new", &value(i, 10_000));
+                assert_eq!(tier.offload(None).unwrap(), 1);
+                evict(&store);
+                assert_eq!(get(&store, "new").unwrap(), value(i, 10_000));
+                store.remove(b"new").unwrap();
+            }
+            put(&store, &key(usize::try_from(round).unwrap()), b"v");
+            assert_eq!((tier.offload(None).unwrap(), tier.stats().unwrap().degraded), (1, 0));
+        }
+        for mine in foreign {
+            // A folder with it may have been set aside.
+            let there = all_below(&made.directory).into_iter().any(|(path, _)| path.ends_with("mine"));
+            assert!(mine.exists() || there && backend == Backend::File, "{}", mine.display());
+        }
+    }
+}
+
+#[test]
+fn a_tier_that_cannot_begin_anew_deletes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases = [
+        (Backend::Bucket, "SUPER"),
+        (Backend::Bucket, "journal.9"),
+        (Backend::File, "SUPER.tmp"),
+        (Backend::Offset, "kv_cache.data"),
+    ];
+    for (number, (backend, name)) in cases.into_iter().enumerate() {
+        let directory = dir.path().join(number.to_string());
+        let made = Config { directory, backend, capacity_bytes: 16 << 20, ..config(&dir) };
+        closed(&made);
+        if name != "kv_cache.data" {
+            std::fs::remove_file(made.directory.join("SUPER")).unwrap();
+        }
+        put_folder(&made.directory.join(name));
+        let before = all_below(&made.directory);
+        let reset = Config { on_damage: OnDamage::Reset, ..made.clone() };
+        let error = Tier::open(&store(), &reset, &mut |_, _| ()).err().unwrap();
+        assert_eq!(error.status, NMC_ERR_PERMISSION, "{error}");
+        assert!(error.message.contains(name), "{error}");
+        assert_eq!(all_below(&made.directory), before);
+        // It begins when that is away.
+        std::fs::remove_dir_all(made.directory.join(name)).unwrap();
+        assert_eq!(open(&store(), &reset).stats().unwrap().objects, 0);
     }
 }

@@ -151,7 +151,7 @@ impl Directory {
         let opened = match recovery::open(&disk, config, &made, progress) {
             Err(error) if error.status == NMC_ERR_CORRUPT && config.on_damage == OnDamage::Reset => {
                 log::emit(log::WARN, || format!("tier: {}: begins empty, since {error}", config.directory.display()));
-                recovery::reset(&disk)?;
+                recovery::reset(&disk, config.backend)?;
                 recovery::open(&disk, config, &made, progress)
             }
             opened => opened,

@@ -165,6 +165,7 @@ pub fn open(
         reach("tier.resumed");
         (head, journal, found)
     } else {
+        refuse_others(&listed, config.backend)?;
         let found = refuse_values(disk, listed, config.backend)?;
         // Whatever journal is there is of one that was being made.
         for name in names.iter().filter(|name| journal_number(name).is_some()) {
@@ -185,7 +186,7 @@ pub fn open(
             format!("tier: {}: {name} is not the tier's and stays as it is", config.directory.display())
         });
     }
-    let last_bucket = found.buckets.last().copied().unwrap_or(0);
+    let last_bucket = found.last;
     let (buckets, mut recovered) = scan(&*storage, &head, &mut journal, config, &found.buckets, progress)?;
     reach("tier.scanned");
     recovered.foreign = found.foreign.len() as u64;
@@ -220,7 +221,7 @@ fn refuse_values(disk: &Arc<dyn Disk>, listed: Vec<Listed>, asked: Backend) -> R
     let mut found = Found::default();
     for backend in Backend::ALL {
         let other = backend::storage(backend, disk).find(&listed, &State::default())?;
-        if !other.buckets.is_empty() || listed.iter().any(|file| file.name == DATA_NAME) {
+        if !other.buckets.is_empty() || listed.iter().any(|file| file.regular && file.name == DATA_NAME) {
             crate::bail!(NMC_ERR_CORRUPT, "the directory has values, but no {SUPER_NAME}");
         }
         if backend == asked {
@@ -230,9 +231,26 @@ fn refuse_values(disk: &Arc<dyn Disk>, listed: Vec<Listed>, asked: Backend) -> R
     Ok(found)
 }
 
-/// Deletes everything that is the tier's, its head last.
-pub fn reset(disk: &Arc<dyn Disk>) -> Result<()> {
+/// Nothing but a file must have a name that a directory which is made needs.
+fn refuse_others(listed: &[Listed], backend: Backend) -> Result<()> {
+    let needed = |name: &str| {
+        let made = name == SUPER_NAME || journal_number(name).is_some();
+        made || is_temporary(name) || backend == Backend::Offset && name == DATA_NAME
+    };
+    match listed.iter().find(|file| !file.regular && needed(&file.name)) {
+        Some(other) => crate::bail!(
+            NMC_ERR_PERMISSION,
+            "{} in the directory of a tier is no regular file: take it away; nothing was changed",
+            other.name
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Deletes everything that is the tier's, its head last. Nothing, if there could be no new one, since something else has its name.
+pub fn reset(disk: &Arc<dyn Disk>, backend: Backend) -> Result<()> {
     let listed = disk.list()?;
+    refuse_others(&listed, backend)?;
     for name in names_of(&listed)? {
         if is_temporary(&name) || journal_number(&name).is_some() || name == DATA_NAME {
             disk.unlink(&name)?;

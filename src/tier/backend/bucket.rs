@@ -59,6 +59,9 @@ impl Storage for Buckets {
         let (mut buckets, mut metas) = (Vec::new(), Vec::new());
         for file in listed {
             let name = &*file.name;
+            let damaged = name.strip_suffix(DAMAGED).and_then(bucket_id);
+            let ids = [bucket_id(name), meta_id(name), bucket_temporary_id(name), damaged];
+            ids.into_iter().flatten().for_each(|id| found.meet(id));
             if !file.regular {
                 memory::push(&mut found.foreign, name.into())?;
             } else if let Some(id) = bucket_id(name) {
@@ -67,7 +70,7 @@ impl Storage for Buckets {
                 memory::push(&mut metas, (id, blocks_of(file)))?;
             } else if bucket_temporary_id(name).is_some() {
                 memory::push(&mut found.leftovers, (None, name.into()))?;
-            } else if name.strip_suffix(DAMAGED).and_then(bucket_id).is_some() {
+            } else if damaged.is_some() {
                 memory::push(&mut found.aside, (None, name.into()))?;
                 found.aside_blocks += blocks_of(file);
             } else {

@@ -8,9 +8,10 @@ use super::super::io::{Disk, File, Listed};
 use super::super::journal::{Journal, State};
 use super::{Draft, FileId, Found, Place, Storage, blocks_of, check_is, gone_is_fine, read_list_file, take_away};
 use crate::base::error::Result;
+use crate::base::log;
 use crate::base::memory;
 use crate::base::point::reach;
-use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND};
+use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_EXISTS, NMC_ERR_NOT_FOUND, NMC_ERR_PERMISSION};
 use crate::layout::disk::Spot;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -68,14 +69,23 @@ impl Folders {
         self.shard(bucket)?.folder(&folder_name(bucket))
     }
 
-    /// Deletes a folder and all files in it, if it is there.
+    /// Deletes a folder and all files in it, if it is there. With something in it that is no file, which nobody here has made, it stays.
     fn delete(shard: &dyn Disk, name: &str) -> Result<()> {
         let folder = match shard.folder(name) {
             Err(error) if error.status == NMC_ERR_NOT_FOUND => return Ok(()),
             folder => folder?,
         };
+        let mut foreign = None;
         for file in folder.list()? {
-            take_away(&*folder, &file.name)?;
+            if file.regular {
+                take_away(&*folder, &file.name)?;
+            } else {
+                foreign = Some(file.name);
+            }
+        }
+        if let Some(foreign) = foreign {
+            log::emit(log::WARN, || format!("tier: {name} stays, since {foreign} in it is not the tier's"));
+            return Ok(());
         }
         gone_is_fine(shard.remove_folder(name))
     }
@@ -92,6 +102,9 @@ impl Storage for Folders {
             };
             let folder = self.disk.folder(&shard.name)?;
             for file in folder.list()? {
+                for function in [folder_name, temporary_name, damaged_name] {
+                    id_of(&file.name, function).into_iter().for_each(|id| found.meet(id));
+                }
                 let of = |function| id_of(&file.name, function).filter(|id| file.folder && id & 0xff == number);
                 if let Some(id) = of(folder_name) {
                     memory::push(&mut found.buckets, id)?;
@@ -122,8 +135,15 @@ impl Storage for Folders {
     fn list(&self, bucket: u64) -> Result<(Tail, Vec<u8>)> {
         let folder = self.folder(bucket)?;
         let file = folder.open(LIST_NAME, false).map_err(|mut error| {
-            // A folder that is being deleted is not damaged.
-            if error.status == NMC_ERR_NOT_FOUND && self.folder(bucket).is_ok() {
+            let other = |listed: &Listed| listed.name == LIST_NAME && !listed.regular;
+            let damaged = match error.status {
+                // A folder that is being deleted is not damaged.
+                NMC_ERR_NOT_FOUND => self.folder(bucket).is_ok(),
+                // Something else stands there than a file that must not be opened.
+                NMC_ERR_PERMISSION => folder.list().is_ok_and(|listed| listed.iter().any(other)),
+                _ => false,
+            };
+            if damaged {
                 error.status = NMC_ERR_CORRUPT;
             }
             error

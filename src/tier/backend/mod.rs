@@ -21,7 +21,7 @@ pub use bucket::{meta_id, meta_name};
 pub use offset::DATA_NAME;
 
 use super::config::{Backend, Config};
-use super::format::{BLOCK, Item, MAX_BLOCK, Tail};
+use super::format::{BLOCK, Item, MAX_BLOCK, MAX_BUCKET, Tail};
 use super::io::{Buffer, Disk, File, Listed};
 use super::journal::{Journal, State};
 use crate::base::error::{Error, Result};
@@ -78,6 +78,17 @@ pub struct Found {
     pub aside_blocks: u64,
     /// Names that are not the tier's.
     pub foreign: Vec<String>,
+    /// The highest number of a bucket that a name has, whatever stands there: a new one must not meet it.
+    pub last: u64,
+}
+
+impl Found {
+    /// There is a name that has this number.
+    fn meet(&mut self, bucket: u64) {
+        if bucket < MAX_BUCKET {
+            self.last = self.last.max(bucket);
+        }
+    }
 }
 
 /// A backend. The functions that change something are the owner's.

@@ -100,6 +100,7 @@ impl Storage for Extents {
             crate::bail!(NMC_ERR_CORRUPT, "the journal knows {count} buckets in {DATA_NAME}, which is not there");
         }
         let mut found = Found { buckets: memory::collect(state.extents.iter().map(|e| e.bucket))?, ..Found::default() };
+        found.last = found.buckets.last().copied().unwrap_or(0);
         for file in listed.iter().filter(|file| !file.regular || file.name != DATA_NAME) {
             memory::push(&mut found.foreign, file.name.clone())?;
         }
