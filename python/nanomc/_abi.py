@@ -195,7 +195,7 @@ TIER_NO_URING = 2
 TIER_DURABLE_REMOVE = 4
 #: Start paused: nothing is written before nmc_tier_resume or nmc_tier_offload.
 TIER_PAUSED = 8
-#: If the head or the journal of the directory is damaged, delete all files of the tier in it and start empty. Without this flag, opening fails with NMC_ERR_CORRUPT and changes nothing.
+#: If the head or the journal of the directory is damaged, delete all files of the tier in it and start empty. Without this flag, opening fails with NMC_ERR_CORRUPT and changes nothing. Nothing is deleted but regular files, and folders of the tier that are empty then. If something else has the name of a file that a new tier needs, opening fails with NMC_ERR_PERMISSION, and deletes nothing.
 TIER_RESET_IF_DAMAGED = 16
 #: Delete buckets whose end is damaged. Without this flag they are renamed, so that you can look at them.
 TIER_DELETE_TORN = 32
