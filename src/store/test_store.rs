@@ -9,7 +9,7 @@ use crate::store::copy::{Pieces, Slice};
 use crate::store::types::PutOptions;
 use crate::world::Hosting;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) const PAGE: usize = 4096;
 pub(super) const PAGES: u64 = 12;
@@ -49,6 +49,21 @@ pub(crate) fn config(checksums: bool) -> Config {
         high_permille: 1000,
         low_permille: 1000,
         ..Config::default()
+    }
+}
+
+/// Waits until something is so, for a time after which it will not be any more.
+pub(crate) fn eventually(mut so: impl FnMut() -> bool) -> bool {
+    let late = Instant::now() + Duration::from_secs(60);
+    loop {
+        let over = Instant::now() > late;
+        if so() {
+            return true;
+        }
+        if over {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

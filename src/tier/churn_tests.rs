@@ -10,10 +10,10 @@ use super::io::{self, Disk as _};
 use super::test_store::{config, evict, get, store, try_put, value};
 use super::tests::open;
 use crate::store::Store;
+use crate::store::test_store::eventually;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::time::Duration;
 
 const BYTES: usize = 32 << 10;
 /// Values that live, and those that a bucket has.
@@ -96,8 +96,7 @@ fn after_a_churn_of_ten_times_the_capacity_files_take_little_more_than_what_live
         let list = footer_bytes((0..IN_A_BUCKET).map(|_| 5)) * (1 + u64::from(meta));
         let limit = bytes * 11 / 10 + u64::from(IN_A_BUCKET) * stored("key10") + list;
         let mut least = u64::MAX;
-        let settled = (0..4000).any(|_| {
-            std::thread::sleep(Duration::from_millis(5));
+        let settled = eventually(|| {
             least = least.min(taken(&config.directory));
             least <= limit
         });

@@ -9,6 +9,7 @@ use super::tests::open;
 use crate::base::status::{NMC_ERR_NO_SPACE, NMC_ERR_NOT_FOUND};
 use crate::store::Store;
 use crate::store::disk::{Admission, Happened};
+use crate::store::test_store::eventually;
 use crate::store::types::Presence;
 use std::time::Duration;
 
@@ -19,14 +20,6 @@ fn prefetch(tier: &Tier, keys: &[&str]) -> Vec<std::result::Result<bool, i32>> {
     let mut results = vec![Err(0); keys.len()];
     tier.prefetch(&keys, |number, came| results[number] = came.map_err(|error| error.status));
     results
-}
-
-/// Waits until something is so, for a long time.
-fn soon(mut so: impl FnMut() -> bool) -> bool {
-    (0..4000).any(|_| {
-        std::thread::sleep(Duration::from_millis(5));
-        so()
-    })
 }
 
 fn fill(store: &Store, tier: &Tier, count: u64) -> Vec<String> {
@@ -76,9 +69,9 @@ fn values_that_are_read_often_come_back_by_themselves() {
     get(&store, "k0").unwrap();
     get(&store, "k1").unwrap();
     get(&store, "k1").unwrap();
-    assert!(soon(|| where_is(&store, "k1") == Presence::Ready));
+    assert!(eventually(|| where_is(&store, "k1") == Presence::Ready));
     assert_eq!(where_is(&store, "k0"), Presence::OnDisk, "it was read once");
-    assert!(soon(|| tier.stats().unwrap().promoted == 1));
+    assert!(eventually(|| tier.stats().unwrap().promoted == 1));
     assert_eq!(get(&store, "k1").unwrap(), value(1, BYTES));
 }
 
@@ -155,7 +148,7 @@ fn a_disk_that_holds_less_than_memory_is_not_written_for_ever() {
     assert!((4..120).contains(&written), "{written}");
     // When everything has calmed down, nothing is written any more.
     let mut before = 0;
-    let calm = soon(|| {
+    let calm = eventually(|| {
         std::thread::sleep(Duration::from_millis(50));
         let now = tier.stats().unwrap().written_objects;
         std::mem::replace(&mut before, now) == now
@@ -205,13 +198,16 @@ fn writing_ahead_is_held_back_by_class_and_rate_and_goes_on_in_time() {
     for i in 0..60 {
         put(&store, &format!("k{i}"), &value(i, BYTES));
     }
-    assert!(!soon_for(50, || tier.stats().unwrap().written_objects > 0), "none has that priority");
+    for _ in 0..50 {
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(tier.stats().unwrap().written_objects, 0, "none has that priority");
+    }
     drop(tier);
     let slow = Config { paused: false, heartbeat_ms: 2, write_bytes_per_s: 64 << 20, ..config(&dir) };
     let tier = open(&store, &slow);
     // More comes when the time for what was written has passed.
     let first = tier.stats().unwrap().written_objects;
-    assert!(soon(|| tier.stats().unwrap().written_objects > first.max(1)));
+    assert!(eventually(|| tier.stats().unwrap().written_objects > first.max(1)));
     tier.evict(0).unwrap();
 }
 
@@ -225,7 +221,7 @@ fn what_a_quota_is_about_to_evict_is_written_ahead_too() {
     let small = store.namespace(b"small", Some(20 * u64::from(PAGE))).unwrap();
     for i in 0..40 {
         put(&small, &format!("k{i}"), &value(i, 3000));
-        assert!(soon(|| tier.stats().unwrap().written_objects + 6 > i), "{i}: {:?}", tier.stats());
+        assert!(eventually(|| tier.stats().unwrap().written_objects + 6 > i), "{i}: {:?}", tier.stats());
     }
     assert_eq!(tier.stats().unwrap().evicted_dirty, 0);
     for i in 0..40 {
@@ -233,13 +229,6 @@ fn what_a_quota_is_about_to_evict_is_written_ahead_too() {
     }
     assert_eq!(where_is(&small, "k0"), Presence::OnDisk);
     assert_eq!(where_is(&small, "k39"), Presence::Ready);
-}
-
-fn soon_for(tries: usize, mut so: impl FnMut() -> bool) -> bool {
-    (0..tries).any(|_| {
-        std::thread::sleep(Duration::from_millis(2));
-        so()
-    })
 }
 
 #[test]
@@ -346,8 +335,8 @@ fn space_comes_back_soon_at_sync_when_it_is_needed_and_when_it_is_closed() {
         let tier = open(&store, &config);
         let remove = |keys: &[String]| keys.iter().for_each(|key| store.remove(key.as_bytes()).unwrap());
         remove(&fill(&store, &tier, 16));
-        assert!(soon(|| tier.stats().unwrap().file_bytes == 0), "{backend:?}: by itself");
-        assert!(soon(|| deleted_and_open(&config) == 0), "{backend:?}");
+        assert!(eventually(|| tier.stats().unwrap().file_bytes == 0), "{backend:?}: by itself");
+        assert!(eventually(|| deleted_and_open(&config) == 0), "{backend:?}");
         for _ in 0..6 {
             // More than fits, if what is dead stayed; a part of every bucket lives.
             let keys = fill(&store, &tier, 16);
