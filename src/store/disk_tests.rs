@@ -22,6 +22,7 @@ use crate::store::disk::{
 };
 use crate::store::master::Master;
 use crate::store::serve::MasterSlot;
+use crate::store::sys;
 use crate::store::test_store::{put as put_with, world};
 use crate::store::types::{Keep, Look, Presence, PutOptions, Retain, Sums};
 use parking_lot::Mutex;
@@ -482,13 +483,16 @@ fn what_is_evicted_is_not_marked_and_what_is_clean_goes_first() {
     assert_eq!(bed.marks(), []);
 }
 
-/// A store that is full, with a disk that writes at once what it is woken for. Gives how often it was, and at how many objects it looked.
+/// A store that is full, with a disk that writes at once what it is woken for. Gives how many went that it had not written, and at how
+/// many objects it looked. Between two puts a millisecond goes by for whoever reads, whatever the machine is busy with: which reads count
+/// is by time, and with it the order in which values go.
 fn under_pressure(policy: Policy, puts: u32, seed: u64) -> (u64, usize) {
     let world = crate::world::Config { heap_bytes: 1 << 21, ..world() };
     let bed = Bed::in_world(&world, &Config { policy, max_objects: Some(2048), ..config() });
     bed.attach_to(map(1 << 16), &[(b"", DEFAULT)], &[]).unwrap();
     let (mut chance, mut bucket, mut looks) = (Random(seed), 10, 0);
     for n in 0..puts {
+        sys::COARSE_MS.set(Some(u64::from(n) + 1));
         let keep = Keep { priority: 1 + u32::from(chance.below(64) == 0), ..Keep::DEFAULT };
         let options = PutOptions { rank: Some(0), keep, ..PutOptions::DEFAULT };
         put_with(&bed.store, &n.to_le_bytes(), &vec![7; 1 + chance.below(3) as usize * 4096], &options).unwrap();

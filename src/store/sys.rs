@@ -15,9 +15,19 @@ pub fn now_ns() -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
+#[cfg(test)]
+thread_local! {
+    /// What a test has [`coarse_ms`] say to its thread.
+    pub(super) static COARSE_MS: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
 /// The same in ms, a few ms late, and cheap.
 #[must_use]
 pub fn coarse_ms() -> u64 {
+    #[cfg(test)]
+    if let Some(ms) = COARSE_MS.get() {
+        return ms;
+    }
     let time = clock(libc::CLOCK_MONOTONIC_COARSE);
     time.tv_sec.unsigned_abs() * 1_000 + time.tv_nsec.unsigned_abs() / 1_000_000
 }
