@@ -49,6 +49,7 @@ const KV: Table = &[
 const TIER: Table = &[
     ("sequences_tests", &["tests", "test_store", "directory", "recovery", "journal", "config", "format", "io"]),
     ("moves_tests", &["tests", "facade", "test_store", "config", "format"]),
+    ("away_tests", &["tests", "facade", "test_store", "config", "format"]),
     ("churn_tests", &["tests", "facade", "test_store", "config", "format", "io"]),
     ("tests", &["facade", "test_store", "recovery", "backend", "journal", "config", "format", "io"]),
     ("crash_tests", &["reader", "directory", "recovery", "backend", "journal", "config", "format", "io"]),
@@ -71,7 +72,7 @@ const TIER: Table = &[
 ];
 
 const STORE: Table = &[
-    ("disk_tests", &["write", "test_store", "client", "serve", "master", "disk", "copy", "config", "types"]),
+    ("disk_tests", &["write", "test_store", "client", "serve", "master", "disk", "copy", "config", "types", "sys"]),
     ("stray_tests", &["test_store", "client", "serve", "master", "copy", "wire", "map", "types"]),
     ("hash_tests", &["master", "map", "hash", "config", "types"]),
     ("agent", &["watch", "write", "read", "client", "disk", "copy", "wire", "types"]),
