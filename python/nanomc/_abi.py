@@ -161,7 +161,7 @@ STORE_CHECKSUMS = 1
 STORE_WAIT_FOR_TIER = 2
 #: Store the value in one run of pages.
 PUT_CONTIGUOUS = 1
-#: Replace an object with the same key; readers see the old value until the new one is complete.
+#: Replace an object with the same key; readers see the old value until the new one is complete. If the store is a node of a cluster, copies that other nodes have stay, see nmc_client_attach_store.
 PUT_REPLACE = 2
 #: If the rank that is to hold the value has no room, cannot hold anything or has no holder, use another rank. First the store looks for a rank that has room without evicting anything: the preferred one, otherwise the one with the most free pages. If there is none, the preferred rank evicts, and if it cannot, the others do, in the same order. dst_rank of the plan, or nmc_store_get_location, says which rank it is.
 PUT_ANY_RANK = 4
