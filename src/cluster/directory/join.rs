@@ -139,7 +139,8 @@ impl Leader {
         let expected = match self.node_mut(id) {
             Some(node) => {
                 (node.going, node.since, node.parted) = (false, since, join.incarnation);
-                if !join.left {
+                // Whoever has not heard of the node does not know what was confirmed for it since, by another store with the tier that was left.
+                if !join.left || node.incarnation == 0 {
                     node.reach = since;
                 }
                 Ok(())

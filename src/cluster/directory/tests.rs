@@ -478,6 +478,27 @@ fn a_tier_that_was_left_behind_is_not_believed_whoever_opens_it_and_under_whatev
     assert!(rig.welcome(0).unwrap().fresh);
 }
 
+/// Its tier may have been told to drop something beside another store, which only the former leader knew.
+#[test]
+fn a_store_that_has_left_its_tier_is_believed_by_who_knows_the_node_alone() {
+    let mut rig = Rig::with_nodes(1, true);
+    let at = rig.welcome(0).unwrap().head;
+    let members = vec![Member { name: "n0".into(), since: Position::default() }];
+    let (log, floor) = (Vec::new(), Position::default());
+    rig.on(Event::Elected(Elected { term: 6, until: Millis::MAX, members, log, floor }));
+    rig.left = true;
+    for _ in 0..2 {
+        // The first answer may be lost.
+        rig.join(0, 13, 13, Some(at));
+        assert!(rig.welcome(0).unwrap().fresh);
+    }
+    // It has dropped all, and is where the next one begins who says so.
+    let head = rig.welcome(0).unwrap().head;
+    rig.report(0, Applied { position: head });
+    rig.join(0, 14, 14, Some(head));
+    assert!(!rig.welcome(0).unwrap().fresh);
+}
+
 #[test]
 fn control_a_store_that_has_left_nothing_behind_is_believed_under_the_next_leader() {
     let mut rig = Rig::with_nodes(1, true);

@@ -560,7 +560,8 @@ impl Sim {
         let end = self.now + 150_000;
         let retiring = |sim: &Self| sim.masters.iter().any(|m| m.master.is_retiring());
         while retiring(self) && self.now < end && self.checker.violations.is_empty() && self.step() {}
-        let end = self.now + if self.setup.again > 0 { 3_000 } else { 0 };
+        // What has just been given up is dropped.
+        let end = self.now + 3_000;
         while self.now < end && self.checker.violations.is_empty() && self.step() {}
         if self.checker.violations.is_empty() {
             self.compare();
