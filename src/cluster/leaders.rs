@@ -25,6 +25,18 @@ impl Leaders {
         self.at
     }
 
+    /// How many masters there are to ask; one if nobody is named.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.names.len().max(1)
+    }
+
+    /// Whether one has led that did not leave anything without an answer since.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.term != 0 && !self.silent
+    }
+
     /// The highest term that was heard of.
     #[must_use]
     pub fn term(&self) -> Term {

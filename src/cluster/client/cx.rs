@@ -17,6 +17,8 @@ pub(super) const CANCEL_MS: Millis = 1_000;
 const ALONE_MS: Millis = 200;
 /// Nodes of which that is remembered.
 const MOST_ALONE: usize = 1024;
+/// How long a master has to answer at least, where others are still to be asked.
+const LEAST_PATIENCE_MS: Millis = 100;
 /// First wait before something is asked again; it doubles.
 const PAUSE_MS: Millis = 20;
 /// Longest such wait.
@@ -93,6 +95,12 @@ impl Cx<'_> {
         deadline: Millis,
         message: impl Into<Message>,
     ) {
+        // Where nobody is known to lead, all are to be asked while there is time.
+        let left = deadline.saturating_sub(self.now);
+        let patience = match self.shared.leaders.is_known() {
+            true => patience,
+            false => patience.min((left / self.shared.leaders.count() as u64).max(LEAST_PATIENCE_MS)),
+        };
         let until = deadline.min(self.now + patience);
         let request = self.request(part, until, true);
         let time_left_ms = u32::try_from(deadline.saturating_sub(self.now)).unwrap_or(u32::MAX);

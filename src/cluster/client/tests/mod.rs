@@ -241,6 +241,43 @@ fn an_owner_that_gives_another_put_is_not_believed() {
 }
 
 #[test]
+fn where_time_is_short_every_master_is_asked() {
+    let mut rig = Rig::new(false);
+    let get = Call::Get(GetCall::new(key(), u64::MAX));
+    let asked = |rig: &Rig| {
+        let to = |action: &Action| matches!(action, Action::Master(..)).then(|| action.clone());
+        rig.actions.iter().find_map(to).map(|action| match action {
+            Action::Master(at, frame) => (at, frame.request),
+            _ => unreachable!(),
+        })
+    };
+    // The first is stopped: as long as it was waited for before, there was no time left for the other.
+    rig.on(Event::Call(1, 400, get.clone()));
+    assert_eq!(asked(&rig).map(|(at, _)| at), Some(0));
+    let second = loop {
+        rig.now += 10;
+        rig.on(Event::Tick);
+        assert_eq!(rig.done(), None, "it is over before the second was asked");
+        if let Some(second) = asked(&rig) {
+            break second;
+        }
+    };
+    assert_eq!(second.0, 1);
+    rig.now += 50;
+    let found = Found { term: 1, keys: vec![Listed { status: NMC_ERR_NOT_FOUND, replicas: vec![] }] };
+    rig.on(Event::Master(1, Frame::answering(second.1, found)));
+    assert_eq!(rig.done().map(|done| done.status), Some(NMC_ERR_NOT_FOUND));
+    // It leads: it has all the time that there is.
+    rig.on(Event::Call(2, 400, get));
+    assert_eq!(asked(&rig).map(|(at, _)| at), Some(1));
+    for _ in 0..39 {
+        rig.now += 10;
+        rig.on(Event::Tick);
+        assert_eq!((asked(&rig), rig.done()), (None, None));
+    }
+}
+
+#[test]
 fn a_leader_of_the_past_is_not_believed() {
     let mut rig = Rig::new(false);
     rig.get(0);
