@@ -3,6 +3,8 @@
 #![allow(unsafe_code, reason = "looks into heaps and words")]
 
 mod common;
+#[path = "../src/base/over.rs"]
+mod over;
 #[path = "common/raw.rs"]
 mod raw;
 
@@ -11,6 +13,7 @@ use nanomc::base::Deadline;
 use nanomc::base::status::*;
 use nanomc::layout::world::Farewell;
 use nanomc::world::{Config, Hosting, Master, RankState, World};
+use over::Over;
 use raw::{Raw, memfd, pidfd};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -415,6 +418,7 @@ fn state_and_holder_are_of_one_process() {
     let over = std::sync::atomic::AtomicBool::new(false);
     use std::sync::atomic::Ordering::SeqCst;
     std::thread::scope(|scope| {
+        let _over = Over(&over);
         scope.spawn(|| {
             while !over.load(SeqCst) {
                 let seen = reader.peer(1).expect("peer");
@@ -429,7 +433,6 @@ fn state_and_holder_are_of_one_process() {
             assert!(eventually(|| reader.peer(1).unwrap().generation == generation));
             newest.store(generation, SeqCst);
         }
-        over.store(true, SeqCst);
     });
 }
 

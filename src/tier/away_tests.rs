@@ -6,10 +6,11 @@
 use super::config::{Backend, Config, Evict, OnDamage, Torn};
 use super::facade::Tier;
 use super::format::bucket_name;
-use super::test_store::{config, evict, get, put, store, value, where_is};
+use super::test_store::{config, evict, get, put, store, try_put, value, where_is};
 use super::tests::open;
 use crate::base::error::Result;
-use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_PERMISSION, nmc_status_t};
+use crate::base::over::Over;
+use crate::base::status::{NMC_ERR_CORRUPT, NMC_ERR_PERMISSION, NMC_ERR_STALE, nmc_status_t};
 use crate::store::Store;
 use crate::store::types::Presence;
 use std::collections::BTreeSet;
@@ -243,6 +244,7 @@ fn a_bucket_that_was_evicted_keeps_no_listing_from_its_end() {
         let tier = open(&store, &config);
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let end = Over(&over);
             let threads: Vec<_> = (0..2)
                 .map(|thread| {
                     let (store, tier, over) = (&store, &tier, &over);
@@ -261,12 +263,16 @@ fn a_bucket_that_was_evicted_keeps_no_listing_from_its_end() {
                 })
                 .collect();
             for i in 0..150u64 {
-                put(&store, &format!("v{i}"), &value(i, 20_000));
+                let key = format!("v{i}");
+                if let Err(error) = try_put(&store, &key, &value(i, 20_000), false) {
+                    let removed = error.status == NMC_ERR_STALE && key.starts_with("v1");
+                    assert!(removed, "{key}: {}: it may be removed while it is written", error.message);
+                }
                 tier.offload(None).unwrap();
                 evict(&store);
             }
             let evicted = tier.stats().unwrap().evicted;
-            over.store(true, SeqCst);
+            drop(end);
             threads.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
             assert!(evicted > 20, "{}: {evicted}", backend.name());
         });

@@ -10,6 +10,7 @@ use super::test_store::{config, evict, get, put, store, try_put, value, where_is
 use super::tests::open;
 use super::{io, journal, recovery};
 use crate::base::error::Result;
+use crate::base::over::Over;
 use crate::base::status::{NMC_ERR_IO, NMC_ERR_NO_SPACE, NMC_ERR_STALE};
 use crate::layout::disk::Space;
 use crate::store::disk::{Mark, SpaceName, Stored, ToWrite};
@@ -89,14 +90,14 @@ fn puts_that_are_written_through_succeed_beside_evictions() {
     let tier = open(&store, &Config { write_through: true, ..config(&dir) });
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = Over(&over);
         scope.spawn(|| {
-            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+            while !over.load(SeqCst) {
                 tier.evict(0).unwrap();
             }
         });
         let put = |i: u64| try_put(&store, &format!("k{}", i % 50), &value(i, 5000), true);
         let failed: Vec<_> = (0..400).filter_map(|i| put(i).err()).collect();
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
         assert!(failed.is_empty(), "{} of 400: {}", failed.len(), failed[0]);
     });
 }
@@ -241,6 +242,7 @@ fn a_batch_over_many_files_takes_few_descriptors() {
     let slices: Vec<_> = buffers.iter_mut().map(|buffer| [crate::store::copy::Slice::of_test_mut(buffer)]).collect();
     let done = std::sync::atomic::AtomicBool::new(false);
     let most = std::thread::scope(|scope| {
+        let over = Over(&done);
         let watch = scope.spawn(|| {
             let mut most = 0;
             while !done.load(SeqCst) {
@@ -252,7 +254,7 @@ fn a_batch_over_many_files_takes_few_descriptors() {
         for _ in 0..5 {
             store.get_many_into(keys.len(), item, |i, got| assert!(got.is_ok(), "{i}"));
         }
-        done.store(true, SeqCst);
+        drop(over);
         watch.join().unwrap()
     });
     assert!(most < before + 220, "{most} after {before}; other tests have files open, too");
@@ -266,6 +268,7 @@ fn a_put_that_waits_for_the_disk_is_not_evicted_before_it_is_there() {
     let tier = open(&store, &Config { write_through: true, ..config(&dir) });
     let stop = std::sync::atomic::AtomicBool::new(false);
     let stored = std::thread::scope(|scope| {
+        let over = Over(&stop);
         let evictor = scope.spawn(|| {
             while !stop.load(SeqCst) {
                 store.evict_until_below(0, 0).unwrap();
@@ -282,7 +285,7 @@ fn a_put_that_waits_for_the_disk_is_not_evicted_before_it_is_there() {
             })
             .collect();
         let stored: Vec<(u64, u64)> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
-        stop.store(true, SeqCst);
+        drop(over);
         evictor.join().unwrap();
         stored
     });

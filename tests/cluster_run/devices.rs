@@ -1,6 +1,7 @@
 //! Memory that the CPU does not reach: heaps of nodes, and what programs put from and read into. Host memory counts as that here, where there is no GPU.
 
 use super::common::{Directory, a_store, eventually, get, put, slice, slice_mut, store_on, value};
+use super::over::Over;
 use super::{completion, node, node_by_way, store_value};
 use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
@@ -243,6 +244,7 @@ fn a_node_with_host_memory_for_its_heap_ends_while_it_is_used() {
     let store = a_store(400);
     let (over, whole) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
+        let _over = Over(&over);
         for thread in 0..3 {
             let (directory, over, whole) = (&directory, &over, &whole);
             scope.spawn(move || {
@@ -269,6 +271,5 @@ fn a_node_with_host_memory_for_its_heap_ends_while_it_is_used() {
             eventually("something was read", || whole.load(SeqCst) > before);
             std::thread::sleep(Duration::from_millis(7 * round));
         }
-        over.store(true, SeqCst);
     });
 }

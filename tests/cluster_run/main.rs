@@ -7,6 +7,8 @@ mod common;
 mod devices;
 mod masters;
 mod nodes;
+#[path = "../../src/base/over.rs"]
+mod over;
 mod striped;
 mod submitted;
 mod tiers;

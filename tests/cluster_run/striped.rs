@@ -1,6 +1,7 @@
 //! Large values in parts on different nodes.
 
 use super::common::{Directory, eventually, get, put, slice, slice_mut, value};
+use super::over::Over;
 use super::{completion, node};
 use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions};
@@ -174,6 +175,7 @@ fn a_large_value_that_is_replaced_while_it_is_read_is_one_or_the_other() {
     let values: Vec<Vec<u8>> = (0..6).map(|seed| value(seed * 31, (1 << 20) + seed * 100_000)).collect();
     let over = AtomicBool::new(false);
     let read = std::thread::scope(|scope| {
+        let end = Over(&over);
         let readers: Vec<_> = (0..3)
             .map(|_| {
                 let (reader, values, over) = (&reader, &values, &over);
@@ -197,7 +199,7 @@ fn a_large_value_that_is_replaced_while_it_is_read_is_one_or_the_other() {
             std::thread::sleep(Duration::from_millis(5));
             writer.remove(b"k", round % 2 == 0).unwrap();
         }
-        over.store(true, SeqCst);
+        drop(end);
         readers.into_iter().map(|reader| reader.join().unwrap()).sum::<u32>()
     });
     assert!(read > 10, "{read} were read");

@@ -1,6 +1,7 @@
 //! Nodes with a tier below their store, which is opened and closed at any time.
 
 use super::common::{Directory, PAGE, a_store, eventually, get, put, slice, slice_mut, value};
+use super::over::Over;
 use super::{node, node_by_way, store_value};
 use nanomc::base::status::*;
 use nanomc::cluster::facade::{Cluster, Config, Item, PutOptions, What};
@@ -268,6 +269,7 @@ fn a_put_to_a_disk_that_is_closed_meanwhile_begins_again() {
     let over = AtomicBool::new(false);
     let (mut tier, mut statuses) = (open(), std::collections::BTreeMap::new());
     std::thread::scope(|scope| {
+        let end = Over(&over);
         let puts = |writer: usize| {
             let (other, value) = (directory.client(), value(writer, 30_000));
             let place = Location { segment: name.clone(), media: Some(Media::Ssd) };
@@ -291,7 +293,7 @@ fn a_put_to_a_disk_that_is_closed_meanwhile_begins_again() {
             drop(tier);
             tier = open();
         }
-        over.store(true, SeqCst);
+        drop(end);
         for status in writers.into_iter().flat_map(|writer| writer.join().unwrap()) {
             *statuses.entry(status).or_insert(0) += 1;
         }

@@ -6,6 +6,7 @@ use super::*;
 use crate::base::Deadline;
 use crate::base::crc;
 use crate::base::error::Error;
+use crate::base::over::Over;
 use crate::base::random::Random;
 use crate::base::status::{
     NMC_ERR_CORRUPT, NMC_ERR_INVALID_ARG, NMC_ERR_NOT_FOUND, NMC_ERR_PERMISSION, NMC_ERR_TIMEOUT, NMC_ERR_VERSION,
@@ -788,6 +789,7 @@ fn threads_read_right_while_files_come_and_go() {
         }
         let (over, hits) = (AtomicBool::new(false), AtomicU32::new(0));
         std::thread::scope(|scope| {
+            let _over = Over(&over);
             let mut handles = Vec::new();
             for thread in 0..8 {
                 let (tree, reader, over, hits) = (&tree, &reader, &over, &hits);
@@ -849,7 +851,6 @@ fn threads_read_right_while_files_come_and_go() {
                     std::thread::yield_now();
                 }
             }
-            over.store(true, Relaxed);
         });
     }
 }
@@ -1079,15 +1080,6 @@ fn blocks_that_are_used_again_are_not_read_for_what_was_there() {
             assert_eq!(read_all(&tree, &reader, &entry, b"key", 0).unwrap().unwrap(), other.value);
             tree.take_away(&[again]);
         }
-    }
-}
-
-/// Ends threads that wait for it, whatever happens.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
     }
 }
 
