@@ -16,7 +16,7 @@ PEERS := benches/target/release/kv_peers
 SONAME := libnanomc.so.$(shell sed -n 's/^version = "\([0-9]*\)\..*/\1/p' Cargo.toml)
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help demo test install package wheel python-test bench peers soak docs bless kernels cluster-deps clean lib tools configure built tested
+.PHONY: help demo test install package wheel python-test bench peers soak docs bless kernels cluster-deps clean lib tools configure checked tested
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -30,8 +30,7 @@ demo: ## build the library and run the examples
 test: ## install what is missing, then all checks and tests
 	@scripts/setup.sh test
 	$(CARGO) fmt --all --check
-	@$(MAKE) --no-print-directory -j2 tested built
-	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	@$(MAKE) --no-print-directory -j2 tested checked
 
 install: ## build and install below PREFIX (/usr/local)
 	@scripts/setup.sh demo
@@ -105,8 +104,9 @@ tools: configure
 	@cmake --build $(BUILD) --target nanomc_build
 
 # Side by side: one crate in one piece keeps one core for minutes, and tests wait more than they compute.
-built: configure
+checked: configure
 	cmake --build $(BUILD)
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 tested:
 	$(LINTED) test --workspace --locked
