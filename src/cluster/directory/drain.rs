@@ -228,8 +228,9 @@ impl Leader {
                 let segment = node.segments.iter().find(|s| s.info.number == u32::from(other.segment));
                 segment.is_none_or(|segment| !segment.draining) && !goes_with_memory(node, other.segment)
             };
-            // What one has that is telling may be over.
-            other.gate == Gate::Open && counts_on(other).is_some_and(|node| !node.telling && stays(node))
+            // What one has that is telling, or is to tell, may be over.
+            let has_told = |node: &Node| node.complete && !node.telling && !node.behind;
+            other.gate == Gate::Open && counts_on(other).is_some_and(|node| has_told(node) && stays(node))
         };
         if ends && all.iter().any(elsewhere) {
             return Ok(None);

@@ -108,6 +108,10 @@ impl Leader {
         if self.node(id).is_none() && self.members.len() + self.arriving.len() >= MAX_MEMBERS {
             crate::bail!(NMC_ERR_LIMIT, "the cluster has {MAX_MEMBERS} members, the most possible");
         }
+        if self.arriving.get(&id).is_some_and(|arrival| arrival.join.store != join.store) {
+            // What is written down just now is where that one begins.
+            crate::bail!(NMC_ERR_BUSY, "another store is just coming as \"{}\"", join.name);
+        }
         let since = match (self.arriving.get(&id), self.node(id).filter(|node| !anew(node))) {
             (Some(arrival), _) => arrival.since,
             (None, Some(node)) => node.since,
@@ -217,7 +221,7 @@ impl Leader {
         if fresh || node.blank || matches!(node.state, State::Silent | State::Away) {
             node.state = State::Joining;
         }
-        node.outdated = false;
+        (node.outdated, node.behind) = (false, true);
         node.position = Position::default();
         node.head = head;
         let welcome = Welcome {

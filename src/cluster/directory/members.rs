@@ -93,6 +93,8 @@ pub struct Node {
     pub complete: bool,
     /// It is telling all that it has, perhaps once more.
     pub telling: bool,
+    /// It is back, and may not have told yet what has ended while nobody heard of it.
+    pub behind: bool,
     /// What was known and no range has told of, by index and epoch.
     pub unlisted: Vec<(u32, u64)>,
     /// What is over at its index and epoch since it began to tell.
@@ -280,6 +282,7 @@ impl Leader {
             outdated: false,
             complete: false,
             telling: false,
+            behind: false,
             unlisted: Vec::new(),
             moved: Vec::new(),
             blank: false,
@@ -409,6 +412,8 @@ impl Leader {
             News::Applied(applied) => {
                 let Some(node) = self.node_mut(id) else { return Ok(()) };
                 node.applied(applied.position);
+                // It says so behind what had happened by then.
+                node.behind &= applied.position < node.head;
                 self.confirmed(id, applied.position, to);
                 // One part after the other, until there is no more.
                 if self.node(id).is_some_and(|node| node.owed > 0) { self.send_drops_to(id, to) } else { Ok(()) }

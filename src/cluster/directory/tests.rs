@@ -1502,6 +1502,51 @@ fn draining_names_the_replica_of_the_segment_that_is_drained() {
     assert_eq!(rig.drain("n1/ram", false), Some(NMC_OK), "nothing is only there");
 }
 
+/// What it had may have been evicted while nobody heard of it.
+#[test]
+fn a_drain_does_not_count_on_who_is_back_and_has_not_told_what_it_has() {
+    let drained = |rig: &mut Rig| {
+        for _ in 0..3 {
+            rig.now += 100;
+            rig.on(Event::Tick);
+            rig.pings_closed(0, vec![0], 1);
+        }
+        rig.drain("n0/ram", false)
+    };
+    for (same_life, told) in [(false, false), (true, false), (true, true)] {
+        let mut rig = Rig::with_nodes(2, false);
+        rig.local(0, 1, 1, 7);
+        rig.facts(1, vec![published(4, 4, PutId::local(7))]);
+        let at = rig.at(1);
+        rig.join(1, if same_life { 2 } else { 12 }, 2, Some(at));
+        if told {
+            rig.report(1, Applied { position: at });
+        }
+        // It is where it should be, which says nothing of what it has.
+        let (node, incarnation, sent_at) = (NodeId::of("n1"), rig.life(1), rig.now);
+        let (used, closed, position) = (vec![0], vec![], rig.at(1));
+        rig.tell(
+            1,
+            Ping { term: 5, node, incarnation, sent_at, position, used, closed, newest: 0, changed: rig.changed(1) },
+        );
+        assert_eq!(rig.drain("n0/ram", false), Some(NMC_IN_PROGRESS));
+        assert_eq!(drained(&mut rig), Some(if told { NMC_OK } else { NMC_IN_PROGRESS }), "{same_life} {told}");
+    }
+}
+
+/// A store that comes while another one is written down must not begin where that one does.
+#[test]
+fn two_stores_do_not_arrive_under_one_name_at_once() {
+    let mut rig = Rig::new(1, true);
+    rig.writing = Some(Vec::new());
+    rig.join(0, 3, 3, None);
+    rig.join(0, 4, 4, None);
+    let refused = |(_, frame): &(u64, Frame)| matches!(&frame.message, Message::Answer(a) if a.status == NMC_ERR_BUSY);
+    assert!(rig.said.last().is_some_and(refused) && rig.welcome(0).is_none());
+    rig.written(true);
+    assert_eq!(rig.welcome(0).unwrap().incarnation, 3);
+}
+
 #[test]
 fn a_drain_names_the_first_of_what_is_left() {
     let mut rig = Rig::with_nodes(1, false);
