@@ -9,10 +9,10 @@ pub mod largest;
 pub mod log;
 pub mod memory;
 #[cfg(test)]
-#[cfg(test)]
 pub mod over;
 pub mod point;
 pub mod queue;
+#[cfg(test)]
 pub mod random;
 pub mod status;
 mod sys;
